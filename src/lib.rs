@@ -1,0 +1,3 @@
+//! ramjet.
+
+pub mod types;

@@ -1,0 +1,73 @@
+//! Small shared words: identities, quantities and closed choices that every layer speaks.
+//!
+//! Nothing here does anything; the types exist so that a slot is not mistaken for a count and a policy name
+//! is not a string.
+
+use std::fmt;
+
+/// The slot of a replica in the fleet: dense, stable for the life of the process, never reused for another name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaId(pub u16);
+
+impl ReplicaId {
+    /// The slot as an index into per-replica tables.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Which rule chooses the replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// Credit for cached blocks minus load.
+    Affinity,
+    /// Fewest reserved units.
+    Load,
+    /// Rotation.
+    RoundRobin,
+}
+
+impl PolicyKind {
+    /// Every choice, in the order in which documents list them.
+    pub const ALL: [PolicyKind; 3] = [PolicyKind::Affinity, PolicyKind::Load, PolicyKind::RoundRobin];
+
+    /// The word used in the configuration, metrics and decisions.
+    pub fn name(self) -> &'static str {
+        match self {
+            PolicyKind::Affinity => "affinity",
+            PolicyKind::Load => "load",
+            PolicyKind::RoundRobin => "round_robin",
+        }
+    }
+}
+
+/// What a replica's overlap is compared with before it earns credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// The overlap itself.
+    Absolute,
+    /// The overlap beyond what every peer holds too.
+    Marginal,
+    /// The overlap that is missing to the best peer, taken off the best peer's credit.
+    Relative,
+}
+
+impl Basis {
+    /// Every choice, in the order in which documents list them.
+    pub const ALL: [Basis; 3] = [Basis::Absolute, Basis::Marginal, Basis::Relative];
+
+    /// The word used in the configuration and in decisions.
+    pub fn name(self) -> &'static str {
+        match self {
+            Basis::Absolute => "absolute",
+            Basis::Marginal => "marginal",
+            Basis::Relative => "relative",
+        }
+    }
+}
