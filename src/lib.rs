@@ -1,3 +1,5 @@
 //! ramjet.
 
+pub mod api;
+pub mod prefix;
 pub mod types;

@@ -1,0 +1,253 @@
+//! Canonical prompt: the stable byte form of what the engine will read, in the order in which it reads it.
+//!
+//! Order: model, then what separates caches (adapter, salt), then the leading system and developer messages, tools
+//! and the other members that a chat template renders, then the remaining messages. Key order, spacing, escapes,
+//! sampling members, and whether a text stands alone or as a single text part make no difference. Nothing is
+//! assembled: pieces go straight into a [`Chain`].
+//!
+//! Images and audio enter as a digest of their whole data with the weight of what an engine reads for them, so that
+//! a picture is neither worth megabytes of credit nor confused with another one.
+
+use super::json::{Cursor, Kind, Malformed, Str};
+use super::request::Request;
+use crate::prefix::fingerprint::{Chain, Fingerprints};
+use smallvec::SmallVec;
+
+/// Separates members, messages and parts; cannot stand unescaped in JSON text.
+const FIELD: &[u8] = b"\x1e";
+const PART: &[u8] = b"\x1f";
+/// Canonical bytes for one picture: about a thousand tokens at four bytes each, the middle of what vision models use.
+const IMAGE_WEIGHT: usize = 4096;
+/// Base64 bytes of audio per canonical byte: 24 kHz 16-bit speech at about 25 tokens a second, four bytes each.
+const AUDIO_BYTES_PER_UNIT: usize = 640;
+/// Values nested deeper than this are hashed as they stand.
+const MAX_DEPTH: usize = 64;
+/// Members of a message that templates render, besides `role` and `content`, in canonical order.
+const MESSAGE_MEMBERS: [&[u8]; 6] =
+    [b"name", b"reasoning_content", b"reasoning", b"tool_calls", b"function_call", b"tool_call_id"];
+
+/// The fingerprints of a chat completion request.
+///
+/// # Errors
+/// [`Malformed`] when `messages` is not a list of objects; the caller then routes by load.
+pub fn chat(request: &Request<'_>, mut chain: Chain) -> Result<Fingerprints, Malformed> {
+    let messages = messages(request.messages.unwrap_or(b"[]"))?;
+    let leading = messages.iter().take_while(|m| m.is_instruction()).count();
+    head(request, &mut chain);
+    messages[..leading].iter().try_for_each(|m| m.write(&mut chain))?;
+    rendered(request, &mut chain)?;
+    messages[leading..].iter().try_for_each(|m| m.write(&mut chain))?;
+    Ok(chain.finish())
+}
+
+/// The fingerprints of a completion request: text, token ids, or a list of either.
+///
+/// # Errors
+/// [`Malformed`] when `prompt` is broken text.
+pub fn completion(request: &Request<'_>, mut chain: Chain) -> Result<Fingerprints, Malformed> {
+    head(request, &mut chain);
+    rendered(request, &mut chain)?;
+    if let Some(prompt) = request.prompt {
+        self::prompt(&mut Cursor::new(prompt), &mut chain)?;
+    }
+    Ok(chain.finish())
+}
+
+fn head(request: &Request<'_>, chain: &mut Chain) {
+    if let Some(model) = request.model {
+        text(model, chain);
+    }
+    chain.push(FIELD);
+}
+
+fn rendered(request: &Request<'_>, chain: &mut Chain) -> Result<(), Malformed> {
+    for (name, member) in super::request::RENDERED.iter().zip(request.rendered) {
+        if let Some(member) = member {
+            chain.push(name.as_bytes());
+            value(&mut Cursor::new(member), chain, 0)?;
+            chain.push(FIELD);
+        }
+    }
+    Ok(())
+}
+
+fn text(s: Str<'_>, chain: &mut Chain) {
+    s.decode(|piece| chain.push(piece));
+}
+
+// === messages ===
+
+/// The parts of one message that a template renders, still as text.
+#[derive(Default)]
+struct Message<'a> {
+    role: Option<Str<'a>>,
+    content: Option<&'a [u8]>,
+    others: [Option<&'a [u8]>; MESSAGE_MEMBERS.len()],
+}
+
+fn messages(list: &[u8]) -> Result<Vec<Message<'_>>, Malformed> {
+    let mut out = Vec::new();
+    Cursor::new(list).array(|item| {
+        let mut message = Message::default();
+        item.object(|key, member| {
+            if key.is("role") && member.kind()? == Kind::String {
+                message.role = Some(member.string()?);
+                return Ok(());
+            }
+            let text = Some(member.skip()?).filter(|t| *t != b"null");
+            if key.is("content") {
+                message.content = text;
+            } else if let Some(slot) = MESSAGE_MEMBERS.iter().position(|m| *m == key.raw) {
+                message.others[slot] = text;
+            }
+            Ok(())
+        })?;
+        out.push(message);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+impl Message<'_> {
+    fn is_instruction(&self) -> bool {
+        self.role.is_some_and(|r| r.is("system") || r.is("developer"))
+    }
+
+    fn write(&self, chain: &mut Chain) -> Result<(), Malformed> {
+        if let Some(role) = self.role {
+            text(role, chain);
+        }
+        chain.push(PART);
+        if let Some(content) = self.content {
+            self::content(&mut Cursor::new(content), chain)?;
+        }
+        for (name, member) in MESSAGE_MEMBERS.iter().zip(self.others) {
+            if let Some(member) = member {
+                chain.push(PART);
+                chain.push(name);
+                value(&mut Cursor::new(member), chain, 0)?;
+            }
+        }
+        chain.push(FIELD);
+        Ok(())
+    }
+}
+
+/// A string, or a list of parts; one text part is the same as the string.
+fn content(cursor: &mut Cursor<'_>, chain: &mut Chain) -> Result<(), Malformed> {
+    match cursor.kind()? {
+        Kind::String => text(cursor.string()?, chain),
+        Kind::Array => {
+            let mut first = true;
+            cursor.array(|item| {
+                if !std::mem::take(&mut first) {
+                    chain.push(PART);
+                }
+                part(item, chain)
+            })?;
+        }
+        _ => value(cursor, chain, 0)?,
+    }
+    Ok(())
+}
+
+fn part(cursor: &mut Cursor<'_>, chain: &mut Chain) -> Result<(), Malformed> {
+    if cursor.kind()? != Kind::Object {
+        return content(cursor, chain);
+    }
+    let (mut words, mut media, mut rest) = (None, None, SmallVec::<[(Str<'_>, &[u8]); 4]>::new());
+    cursor.object(|key, member| {
+        match key.raw {
+            b"text" if member.kind()? == Kind::String => words = Some(member.string()?),
+            b"image_url" | b"image" | b"video_url" => media = Some((member.skip()?, false)),
+            b"input_audio" | b"audio_url" => media = Some((member.skip()?, true)),
+            b"type" | b"cache_control" | b"uuid" => drop(member.skip()?),
+            _ => rest.push((key, member.skip()?)),
+        }
+        Ok(())
+    })?;
+    if let Some(words) = words {
+        text(words, chain);
+    }
+    if let Some((data, is_audio)) = media {
+        let weight = if is_audio { data.len() / AUDIO_BYTES_PER_UNIT + 4 } else { IMAGE_WEIGHT };
+        chain.push_digest(data, weight);
+    }
+    members(rest, chain, 0)
+}
+
+// === any value ===
+
+/// Writes a value so that key order and spacing do not show.
+fn value(cursor: &mut Cursor<'_>, chain: &mut Chain, depth: usize) -> Result<(), Malformed> {
+    match cursor.kind()? {
+        Kind::String => {
+            chain.push(b"\"");
+            text(cursor.string()?, chain);
+            chain.push(b"\"");
+        }
+        Kind::Array if depth < MAX_DEPTH => {
+            chain.push(b"[");
+            cursor.array(|item| {
+                value(item, chain, depth + 1)?;
+                chain.push(b",");
+                Ok(())
+            })?;
+            chain.push(b"]");
+        }
+        Kind::Object if depth < MAX_DEPTH => {
+            let mut list = SmallVec::new();
+            cursor.object(|key, member| {
+                list.push((key, member.skip()?));
+                Ok(())
+            })?;
+            chain.push(b"{");
+            members(list, chain, depth)?;
+            chain.push(b"}");
+        }
+        _ => chain.push(cursor.skip()?),
+    }
+    Ok(())
+}
+
+fn members(
+    mut list: SmallVec<[(Str<'_>, &[u8]); 4]>,
+    chain: &mut Chain,
+    depth: usize,
+) -> Result<(), Malformed> {
+    list.sort_by(|a, b| a.0.raw.cmp(b.0.raw));
+    for (key, member) in list {
+        text(key, chain);
+        chain.push(b":");
+        value(&mut Cursor::new(member), chain, depth + 1)?;
+        chain.push(b",");
+    }
+    Ok(())
+}
+
+/// Text as it is, token ids as four bytes each, lists item by item.
+fn prompt(cursor: &mut Cursor<'_>, chain: &mut Chain) -> Result<(), Malformed> {
+    match cursor.kind()? {
+        Kind::String => text(cursor.string()?, chain),
+        Kind::Array => cursor.array(|item| match item.kind()? {
+            Kind::Atom => {
+                let token = item.skip()?;
+                match std::str::from_utf8(token).ok().and_then(|t| t.parse::<u32>().ok()) {
+                    Some(id) => chain.push(&id.to_le_bytes()),
+                    None => chain.push(token),
+                }
+                Ok(())
+            }
+            _ => {
+                prompt(item, chain)?;
+                chain.push(FIELD);
+                Ok(())
+            }
+        })?,
+        _ => chain.push(cursor.skip()?),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,125 @@
+//! What must and what must not change a canonical prompt.
+
+use super::super::request::read;
+use super::*;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn prints_of(text: &str, kind: fn(&Request<'_>, Chain) -> Result<Fingerprints, Malformed>) -> Fingerprints {
+    // a block of one byte makes every difference visible
+    kind(&read(text.as_bytes()).unwrap(), Chain::new(1, 1, 1 << 20)).unwrap()
+}
+
+fn prints(body: &Value) -> Fingerprints {
+    prints_of(&body.to_string(), chat)
+}
+
+fn shared(a: &Fingerprints, b: &Fingerprints) -> usize {
+    a.prints.iter().zip(&b.prints).take_while(|(x, y)| x == y).count()
+}
+
+fn base() -> Value {
+    json!({"model": "m", "messages": [
+        {"role": "system", "content": "You are terse."},
+        {"role": "user", "content": "Grüße \u{1F600}\n\"quoted\""},
+        {"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "ok"}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]})
+}
+
+#[test]
+fn spacing_key_order_escapes_and_sampling_do_not_show() {
+    let body = base();
+    let odd = r#"{ "temperature":0.25,"tools":[{"function":{"parameters":{"properties":{},"type":"object"},"name":"f"},"type":"function"}],
+        "stream":true, "messages" : [ {"content":"You are terse.","role":"system"},
+        {"content":[{"type":"text","text":"Gr\u00fc\u00dfe \ud83d\ude00\u000a\u0022quoted\""}],"role":"user"},
+        {"tool_calls":[{"function":{"arguments":"{}","name":"f"},"id":"c1","type":"function"}],"role":"assistant"},
+        {"role":"tool","content":[{"text":"ok","type":"text","cache_control":{"type":"ephemeral"}}],"tool_call_id":"c1"}],
+        "model":"\u006d","user":"u-7","seed":3}"#;
+    assert_eq!(prints(&body), prints_of(odd, chat));
+}
+
+#[test]
+fn a_longer_conversation_shares_all_of_the_shorter_one() {
+    let short = base();
+    let mut long = base();
+    long["messages"].as_array_mut().unwrap().push(json!({"role": "user", "content": "next"}));
+    let (a, b) = (prints(&short), prints(&long));
+    assert_eq!(shared(&a, &b), a.prints.len());
+    assert!(b.prints.len() > a.prints.len());
+}
+
+#[test]
+fn what_the_engine_reads_first_or_apart_changes_everything_after_it() {
+    let a = prints(&base());
+    for (key, other) in [
+        ("model", json!("n")),
+        ("cache_salt", json!("tenant")),
+        ("tools", json!([{"type": "function"}])),
+        ("chat_template_kwargs", json!({"enable_thinking": false})),
+        ("lora_path", json!("adapter")),
+    ] {
+        let mut body = base();
+        body[key] = other;
+        assert!(shared(&a, &prints(&body)) < 40, "{key}");
+    }
+}
+
+#[test]
+fn tools_come_after_the_instructions_and_before_the_conversation() {
+    let a = prints(&base());
+    let mut body = base();
+    body["messages"][1]["content"] = json!("another question");
+    let with_tools = shared(&a, &prints(&body));
+    assert!(with_tools > "m You are terse. tools properties".len() + 60, "{with_tools}");
+}
+
+#[test]
+fn pictures_weigh_what_they_cost_and_differ_by_their_data() {
+    let body = |data: &str| {
+        json!({"messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{data}")}},
+            {"type": "text", "text": "what is this?"}]}]})
+    };
+    let big = prints(&body(&"A".repeat(100_000)));
+    assert!(big.bytes < 4300);
+    let other = prints(&body(&("A".repeat(99_999) + "B")));
+    assert_eq!(other.bytes, big.bytes);
+    assert!(shared(&big, &other) < 20);
+}
+
+#[test]
+fn completions_read_text_and_token_ids() {
+    let text = prints_of(r#"{"model":"m","prompt":"abc"}"#, completion);
+    assert_eq!(text.bytes, 2 + 3);
+    let ids = prints_of(r#"{"model":"m","prompt":[1, 2,30000]}"#, completion);
+    let more = prints_of(r#"{"model":"m","prompt":[1,2,30000,4]}"#, completion);
+    assert_eq!((ids.bytes, shared(&ids, &more)), (2 + 12, 14));
+    let lists = prints_of(r#"{"model":"m","prompt":[[1],[2]]}"#, completion);
+    assert_ne!(lists, prints_of(r#"{"model":"m","prompt":[1,2]}"#, completion));
+}
+
+#[test]
+fn broken_messages_are_malformed_not_a_panic() {
+    for body in [r#"{"messages":"x"}"#, r#"{"messages":[1]}"#, r#"{"messages":{"a":1}}"#] {
+        assert!(chat(&read(body.as_bytes()).unwrap(), Chain::new(1, 64, 1024)).is_err(), "{body}");
+    }
+    let deep = format!(r#"{{"messages":[],"tools":{}{}}}"#, "[".repeat(5000), "]".repeat(5000));
+    assert!(chat(&read(deep.as_bytes()).unwrap(), Chain::new(1, 64, 1 << 20)).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_never_panics(text in "[\\[\\]{}:,\"\\\\a-z0-9 ]{0,80}") {
+        let body = format!(r#"{{"messages":[{{"role":"user","content":{text}}}],"tools":{text}}}"#);
+        if let Ok(request) = read(body.as_bytes()) {
+            let _unused = chat(&request, Chain::new(1, 16, 4096));
+        }
+    }
+
+    #[test]
+    fn different_contents_differ(a in ".{1,40}", b in ".{1,40}") {
+        let body = |s: &str| prints(&json!({"messages": [{"role": "user", "content": s}]}));
+        prop_assert_eq!(a == b, body(&a) == body(&b));
+    }
+}

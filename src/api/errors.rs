@@ -1,0 +1,116 @@
+//! The errors that ramjet itself answers with: a closed set, in OpenAI's shape.
+//!
+//! The text is for the client: it names what was wrong and what is allowed, never a replica, a host or a key. What
+//! the operator needs stands in the log line of the request.
+
+/// Why ramjet answers in place of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The body is larger than `limits.body`.
+    BodyTooLarge,
+    /// The body did not arrive in `timeouts.client_body`.
+    BodyTimeout,
+    /// The request could not be read.
+    BadRequest,
+    /// No replica serves the model that was asked for.
+    ModelNotFound,
+    /// There is no replica to try.
+    NoReplica,
+    /// No attempt reached an engine.
+    ConnectFailed,
+    /// An engine took the request and did not answer in time.
+    UpstreamTimeout,
+    /// An engine dropped the connection before it answered.
+    UpstreamLost,
+    /// A fault of ramjet's own.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The HTTP status.
+    pub fn status(self) -> u16 {
+        match self {
+            ErrorKind::BodyTooLarge => 413,
+            ErrorKind::BodyTimeout => 408,
+            ErrorKind::BadRequest => 400,
+            ErrorKind::ModelNotFound => 404,
+            ErrorKind::NoReplica => 503,
+            ErrorKind::ConnectFailed | ErrorKind::UpstreamLost => 502,
+            ErrorKind::UpstreamTimeout => 504,
+            ErrorKind::Internal => 500,
+        }
+    }
+
+    /// The value of `X-Ramjet-Error` and of `error.code`.
+    pub fn code(self) -> &'static str {
+        match self {
+            ErrorKind::BodyTooLarge => "body_too_large",
+            ErrorKind::BodyTimeout => "body_timeout",
+            ErrorKind::BadRequest => "bad_request",
+            ErrorKind::ModelNotFound => "model_not_found",
+            ErrorKind::NoReplica => "no_replica",
+            ErrorKind::ConnectFailed => "connect_failed",
+            ErrorKind::UpstreamTimeout => "upstream_timeout",
+            ErrorKind::UpstreamLost => "upstream_lost",
+            ErrorKind::Internal => "internal",
+        }
+    }
+
+    /// OpenAI's class of the error.
+    fn class(self) -> &'static str {
+        if self.status() < 500 { "invalid_request_error" } else { "server_error" }
+    }
+
+    fn message(self) -> &'static str {
+        match self {
+            ErrorKind::BodyTooLarge => "The request body is larger than this server accepts.",
+            ErrorKind::BodyTimeout => "The request body did not arrive in time.",
+            ErrorKind::BadRequest => "The request could not be read.",
+            ErrorKind::ModelNotFound => "No replica serves the requested model.",
+            ErrorKind::NoReplica => "No replica is available for this request.",
+            ErrorKind::ConnectFailed => "No engine could be reached for this request.",
+            ErrorKind::UpstreamTimeout => "The engine did not answer in time.",
+            ErrorKind::UpstreamLost => "The engine closed the connection before it answered.",
+            ErrorKind::Internal => "The request could not be routed.",
+        }
+    }
+
+    /// The body: `{"error":{"message","type","code","param"}}`.
+    pub fn body(self) -> String {
+        let param = if self == ErrorKind::ModelNotFound { "\"model\"" } else { "null" };
+        format!(
+            r#"{{"error":{{"message":"{}","type":"{}","code":"{}","param":{param}}}}}"#,
+            self.message(),
+            self.class(),
+            self.code()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_is_json_in_the_callers_shape() {
+        let all = [
+            (ErrorKind::BodyTooLarge, 413, "invalid_request_error"),
+            (ErrorKind::BodyTimeout, 408, "invalid_request_error"),
+            (ErrorKind::BadRequest, 400, "invalid_request_error"),
+            (ErrorKind::ModelNotFound, 404, "invalid_request_error"),
+            (ErrorKind::NoReplica, 503, "server_error"),
+            (ErrorKind::ConnectFailed, 502, "server_error"),
+            (ErrorKind::UpstreamTimeout, 504, "server_error"),
+            (ErrorKind::UpstreamLost, 502, "server_error"),
+            (ErrorKind::Internal, 500, "server_error"),
+        ];
+        for (kind, status, class) in all {
+            let body: serde_json::Value = serde_json::from_str(&kind.body()).unwrap();
+            assert_eq!(kind.status(), status);
+            assert_eq!(body["error"]["type"], class);
+            assert_eq!(body["error"]["code"], kind.code());
+            assert!(body["error"]["message"].as_str().unwrap().ends_with('.'));
+            assert!(body["error"].as_object().unwrap().contains_key("param"));
+        }
+    }
+}

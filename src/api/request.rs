@@ -1,0 +1,113 @@
+//! What routing needs to know of a chat or completion request, read in one pass over the top level of its body.
+
+use super::json::{Cursor, Kind, Malformed, Str};
+use std::ops::Range;
+
+/// The parts of a request body that matter to routing, borrowed from it.
+#[derive(Debug, Default)]
+pub struct Request<'a> {
+    /// `model`.
+    pub model: Option<Str<'a>>,
+    /// `stream`, false when absent.
+    pub stream: bool,
+    /// The larger of `max_tokens` and `max_completion_tokens`, where they are plain integers.
+    pub max_tokens: Option<u64>,
+    /// Every member whose key is `max_tokens` or `max_completion_tokens`, for edits.
+    pub limits: Vec<Member>,
+    /// `messages`, as text.
+    pub messages: Option<&'a [u8]>,
+    /// `prompt`, as text.
+    pub prompt: Option<&'a [u8]>,
+    /// The other members that a chat template renders or that separate caches, in the order of [`RENDERED`].
+    pub rendered: [Option<&'a [u8]>; RENDERED.len()],
+}
+
+/// A member of the top-level object: where it stands and its value, if that is a plain integer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// From the first byte of the key's quote to the end of the value.
+    pub span: Range<usize>,
+    /// The value, if it is a non-negative integer.
+    pub value: Option<u64>,
+}
+
+/// Members besides the messages that decide what the engine reads, in the order in which they enter the canonical
+/// prompt. The adapter and the salt come first: they separate caches altogether.
+pub const RENDERED: [&str; 12] = [
+    "lora_path",
+    "lora",
+    "cache_salt",
+    "chat_template",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "reasoning",
+    "functions",
+    "tools",
+    "documents",
+    "suffix",
+    "mm_processor_kwargs",
+];
+
+/// Reads the top level of a body.
+///
+/// # Errors
+/// [`Malformed`] when the text is not one JSON object; nothing is refused beyond that.
+pub fn read(body: &[u8]) -> Result<Request<'_>, Malformed> {
+    let mut request = Request::default();
+    let mut cursor = Cursor::new(body);
+    cursor.object(|key, value| member(&mut request, key, value))?;
+    Ok(request)
+}
+
+fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -> Result<(), Malformed> {
+    match key.raw {
+        b"model" if value.kind()? == Kind::String => request.model = Some(value.string()?),
+        b"stream" => request.stream = value.skip()? == b"true",
+        b"messages" => request.messages = Some(value.skip()?),
+        b"prompt" => request.prompt = Some(value.skip()?),
+        b"max_tokens" | b"max_completion_tokens" => {
+            let text = value.skip()?;
+            let number = std::str::from_utf8(text).ok().and_then(|t| t.parse().ok());
+            request.limits.push(Member { span: key.at..value.offset_after(), value: number });
+            request.max_tokens = request.max_tokens.max(number);
+        }
+        name => {
+            let text = value.skip()?;
+            if let Some(slot) = RENDERED.iter().position(|r| r.as_bytes() == name) {
+                request.rendered[slot] = Some(text).filter(|t| *t != b"null");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_top_level_and_nothing_deeper() {
+        let body = br#" { "model":"m\u0031", "messages":[{"role":"user","model":"no"}], "stream" : true,
+            "max_tokens": 7, "tools":null, "cache_salt":"s", "temperature":0.5 } "#;
+        let r = read(body).unwrap();
+        assert_eq!(r.model.unwrap().text(), "m1");
+        assert!(r.stream);
+        assert_eq!(r.max_tokens, Some(7));
+        assert_eq!(&body[r.limits[0].span.clone()], b"\"max_tokens\": 7");
+        assert_eq!(r.messages.unwrap(), br#"[{"role":"user","model":"no"}]"#);
+        assert_eq!(r.rendered[2], Some(&br#""s""#[..]));
+        assert_eq!(r.rendered[8], None);
+    }
+
+    #[test]
+    fn the_last_of_duplicate_keys_counts_as_in_most_engines() {
+        assert_eq!(read(br#"{"model":"a","model":"b"}"#).unwrap().model.unwrap().raw, b"b");
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_malformed() {
+        for body in [&b"[]"[..], b"", b"hello", b"{\"a\":1"] {
+            assert!(read(body).is_err());
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The fleet-wide prefix index: fingerprint → the replicas believed to hold that block.
+//!
+//! One index for all replicas, one walk answers for all of them. A replica that holds block `i` of a chain holds every
+//! block before it, so the walk narrows one set from block to block and notes where each replica drops out.
+//!
+//! **Bounded in bytes, enforced at insert.** The least recently used block goes first. Every use touches a chain from
+//! its last block to its first, so a block is never older than what follows it: plain LRU order then *is* leaf-first
+//! order, and a trunk outlives its twigs without a tree being kept.
+
+use super::replica_set::{ReplicaSets, SetId};
+use crate::types::ReplicaId;
+use hashbrown::HashTable;
+
+const NONE: u32 = u32::MAX;
+/// Table bytes per bucket: the slot number and hashbrown's control byte.
+const BUCKET_BYTES: usize = size_of::<u32>() + 1;
+/// One part in this many of the budget is kept for replica sets, which are few.
+const SETS_PART: usize = 8;
+/// What the live sets may weigh, as a part of the budget: their tables may be four times as large as what is live.
+const LIVE_SETS_PART: usize = 4 * SETS_PART;
+
+/// Which replicas hold which blocks.
+#[derive(Debug)]
+pub struct PrefixIndex {
+    slots: HashTable<u32>,
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    newest: u32,
+    oldest: u32,
+    sets: ReplicaSets,
+    max_blocks: usize,
+    budget: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    print: u64,
+    set: SetId,
+    newer: u32,
+    older: u32,
+}
+
+impl PrefixIndex {
+    /// An index that uses at most `budget` bytes of heap. (While its table doubles, the old half exists too.)
+    pub fn new(budget: usize) -> Self {
+        PrefixIndex {
+            slots: HashTable::new(),
+            nodes: Vec::new(),
+            free: Vec::new(),
+            newest: NONE,
+            oldest: NONE,
+            sets: ReplicaSets::new(),
+            max_blocks: max_blocks(budget - budget / SETS_PART),
+            budget,
+        }
+    }
+
+    /// How many leading blocks of `chain` each replica holds; `overlaps` is indexed by replica slot and overwritten.
+    pub fn walk(&self, chain: &[u64], overlaps: &mut [u32]) {
+        overlaps.fill(0);
+        let mut holders: smallvec::SmallVec<[u64; 16]> = smallvec::smallvec![u64::MAX; overlaps.len().div_ceil(64)];
+        let mut last = None;
+        for (depth, print) in (0u32..).zip(chain) {
+            let Some(slot) = self.find(*print) else {
+                return drop_out(&mut holders, &[], depth, overlaps);
+            };
+            let set = self.nodes[slot as usize].set;
+            if last == Some(set) {
+                continue;
+            }
+            last = Some(set);
+            drop_out(&mut holders, self.sets.bits(set), depth, overlaps);
+            if holders.iter().all(|w| *w == 0) {
+                return;
+            }
+        }
+        drop_out(&mut holders, &[], u32::try_from(chain.len()).unwrap_or(u32::MAX), overlaps);
+    }
+
+    /// Notes that `replica` holds every block of `chain` and that the chain was used now. Returns how many leading
+    /// blocks it held before.
+    pub fn hold(&mut self, chain: &[u64], replica: ReplicaId) -> usize {
+        let mut held_to = 0;
+        // the last exchange of sets: neighbours usually repeat it
+        let mut known = None;
+        for (depth, print) in chain.iter().enumerate().rev() {
+            let slot = match self.find(*print) {
+                Some(slot) => slot,
+                None => self.insert(*print),
+            };
+            self.touch(slot);
+            let set = self.nodes[slot as usize].set;
+            if self.sets.contains(set, replica) {
+                held_to = held_to.max(depth + 1);
+                continue;
+            }
+            let new = match known {
+                Some((from, to)) if from == set => {
+                    self.sets.share(to);
+                    self.sets.release(set);
+                    to
+                }
+                _ => self.sets.add(set, replica),
+            };
+            known = Some((set, new));
+            self.nodes[slot as usize].set = new;
+        }
+        held_to
+    }
+
+    /// Takes back that `replica` holds the blocks of `chain` from `from` on.
+    pub fn withdraw(&mut self, chain: &[u64], from: usize, replica: ReplicaId) {
+        for print in chain.iter().skip(from) {
+            let Some(slot) = self.find(*print) else { continue };
+            let set = self.nodes[slot as usize].set;
+            let left = self.sets.remove(set, replica);
+            self.nodes[slot as usize].set = left;
+            if left == SetId::EMPTY {
+                self.delete(slot);
+            }
+        }
+    }
+
+    /// Takes back everything about `replica`.
+    pub fn forget(&mut self, replica: ReplicaId) {
+        self.sets.forget(replica);
+    }
+
+    /// Heap bytes in use.
+    pub fn bytes(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>()
+            + self.free.capacity() * size_of::<u32>()
+            + self.slots.allocation_size()
+            + self.sets.bytes()
+    }
+
+    /// Blocks in the index.
+    pub fn blocks(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn find(&self, print: u64) -> Option<u32> {
+        self.slots.find(print, |slot| self.nodes[*slot as usize].print == print).copied()
+    }
+
+    fn insert(&mut self, print: u64) -> u32 {
+        while self.blocks() > 0
+            && (self.blocks() >= self.max_blocks || self.sets.live_bytes() > self.budget / LIVE_SETS_PART)
+        {
+            self.delete(self.oldest);
+        }
+        let node = Node { print, set: SetId::EMPTY, newer: NONE, older: NONE };
+        let slot = if let Some(slot) = self.free.pop() {
+            self.nodes[slot as usize] = node;
+            slot
+        } else {
+            grow(&mut self.nodes, self.max_blocks);
+            self.nodes.push(node);
+            u32::try_from(self.nodes.len() - 1).unwrap_or(NONE)
+        };
+        let nodes = &self.nodes;
+        self.slots.insert_unique(print, slot, |slot| nodes[*slot as usize].print);
+        self.link_newest(slot);
+        slot
+    }
+
+    fn delete(&mut self, slot: u32) {
+        let Node { print, set, .. } = self.nodes[slot as usize];
+        self.sets.release(set);
+        self.unlink(slot);
+        if let Ok(entry) = self.slots.find_entry(print, |s| *s == slot) {
+            entry.remove();
+        }
+        self.free.push(slot);
+    }
+
+    fn touch(&mut self, slot: u32) {
+        if self.newest != slot {
+            self.unlink(slot);
+            self.link_newest(slot);
+        }
+    }
+
+    fn link_newest(&mut self, slot: u32) {
+        let old = std::mem::replace(&mut self.newest, slot);
+        self.nodes[slot as usize].older = old;
+        self.nodes[slot as usize].newer = NONE;
+        match self.nodes.get_mut(old as usize) {
+            Some(node) => node.newer = slot,
+            None => self.oldest = slot,
+        }
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Node { newer, older, .. } = self.nodes[slot as usize];
+        match self.nodes.get_mut(newer as usize) {
+            Some(node) => node.older = older,
+            None => self.newest = older,
+        }
+        match self.nodes.get_mut(older as usize) {
+            Some(node) => node.newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+}
+
+/// Narrows `holders` to `bits`; those that drop out held `depth` blocks.
+fn drop_out(holders: &mut [u64], bits: &[u64], depth: u32, overlaps: &mut [u32]) {
+    for (n, word) in holders.iter_mut().enumerate() {
+        let kept = *word & bits.get(n).copied().unwrap_or(0);
+        let mut gone = *word & !kept;
+        *word = kept;
+        while gone != 0 {
+            if let Some(overlap) = overlaps.get_mut(n * 64 + gone.trailing_zeros() as usize) {
+                *overlap = depth;
+            }
+            gone &= gone - 1;
+        }
+    }
+}
+
+/// The most blocks whose nodes, free list and table fit into `budget`. The table has a power of two of buckets, and
+/// hashbrown clears out deleted entries in place (rather than doubling) only up to half of its 7/8 load, so the fit
+/// is searched bucket count by bucket count.
+fn max_blocks(budget: usize) -> usize {
+    let per_node = size_of::<Node>() + size_of::<u32>();
+    let fit = |buckets: usize| (budget.saturating_sub(buckets * BUCKET_BYTES) / per_node).min(buckets / 16 * 7);
+    (4..40).map(|shift| fit(1 << shift)).max().unwrap_or(0).clamp(1, NONE as usize - 1)
+}
+
+/// Grows by a quarter rather than by doubling, and never past `max`.
+fn grow(nodes: &mut Vec<Node>, max: usize) {
+    if nodes.len() == nodes.capacity() {
+        let more = (nodes.len() / 4).max(1024).min(max - nodes.len());
+        nodes.reserve_exact(more.max(1));
+    }
+}
+
+#[cfg(test)]
+mod tests;

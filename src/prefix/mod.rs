@@ -1,0 +1,9 @@
+//! What replicas are believed to hold, pure: fingerprints of a prompt, the index from fingerprint to replicas, and
+//! the life of one request's claim on it (pending, held, withdrawn).
+//!
+//! **Architecture invariant:** no clock, no lock, no IO. The one lock around these values lives in `fleet`.
+
+pub mod fingerprint;
+pub mod index;
+pub mod replica_set;
+pub mod residency;
