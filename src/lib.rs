@@ -1,5 +1,9 @@
 //! ramjet.
 
 pub mod api;
+pub mod engine;
+pub mod fleet;
+pub mod policy;
 pub mod prefix;
+pub mod telemetry;
 pub mod types;

@@ -210,11 +210,7 @@ fn value(cursor: &mut Cursor<'_>, chain: &mut Chain, depth: usize) -> Result<(),
     Ok(())
 }
 
-fn members(
-    mut list: SmallVec<[(Str<'_>, &[u8]); 4]>,
-    chain: &mut Chain,
-    depth: usize,
-) -> Result<(), Malformed> {
+fn members(mut list: SmallVec<[(Str<'_>, &[u8]); 4]>, chain: &mut Chain, depth: usize) -> Result<(), Malformed> {
     list.sort_by(|a, b| a.0.raw.cmp(b.0.raw));
     for (key, member) in list {
         text(key, chain);

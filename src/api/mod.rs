@@ -2,9 +2,11 @@
 //! **Architecture invariant:** nothing in here reads a clock, takes a lock or performs IO, and nothing in here ever
 //! refuses a body. A body that cannot be understood is routed by load and forwarded as it came.
 
+pub mod answer;
 pub mod canonical;
 pub mod edit;
 pub mod endpoint;
 pub mod errors;
 pub mod json;
 pub mod request;
+pub mod sse;

@@ -1,0 +1,91 @@
+//! Discovery of configured replicas: their host names, resolved again at every update.
+//!
+//! A name without an answer is an unhealthy replica, not a crash: it is fenced as `unresolved` until it resolves. A
+//! replica that had an address keeps it while its name fails, and keeps it while the answer still contains it.
+
+use crate::fleet::Fleet;
+use crate::fleet::replica::Replica;
+use crate::fleet::selection::backend;
+use crate::policy::health::{FenceReason, Observation, Thresholds};
+use async_trait::async_trait;
+use pingora_error::Result;
+use pingora_load_balancing::Backend;
+use pingora_load_balancing::discovery::ServiceDiscovery;
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long one name may take.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The replicas named in the configuration.
+pub struct Configured {
+    fleet: Arc<Fleet>,
+    thresholds: Thresholds,
+}
+
+impl Configured {
+    /// Discovers the replicas of `fleet`.
+    pub fn new(fleet: Arc<Fleet>, thresholds: Thresholds) -> Self {
+        Configured { fleet, thresholds }
+    }
+
+    async fn locate(&self, replica: &Replica) -> Option<Backend> {
+        let known = replica.address();
+        let answer = resolve(&replica.spec.host, replica.spec.port).await;
+        match pick(&answer, known) {
+            Some(address) => {
+                replica.set_address(address);
+                Some(backend(replica, address))
+            }
+            None => {
+                log::warn!("replica {}: its host name has no address", replica.name());
+                replica.observe(Observation::Failed(FenceReason::Unresolved), self.thresholds);
+                None
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl ServiceDiscovery for Configured {
+    async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
+        let mut found = BTreeSet::new();
+        for replica in self.fleet.replicas() {
+            found.extend(self.locate(replica).await);
+        }
+        Ok((found, HashMap::new()))
+    }
+}
+
+async fn resolve(host: &str, port: u16) -> Vec<SocketAddr> {
+    if let Ok(ip) = host.trim_start_matches('[').trim_end_matches(']').parse() {
+        return vec![SocketAddr::new(ip, port)];
+    }
+    match tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host, port))).await {
+        Ok(Ok(answer)) => answer.collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The address to use: the known one while it is still right or nothing else is known, else the first answer.
+fn pick(answer: &[SocketAddr], known: Option<SocketAddr>) -> Option<SocketAddr> {
+    known.filter(|k| answer.is_empty() || answer.contains(k)).or_else(|| answer.first().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_address_is_kept_while_it_is_not_contradicted() {
+        let a: SocketAddr = "10.0.0.1:80".parse().unwrap();
+        let b: SocketAddr = "10.0.0.2:80".parse().unwrap();
+        assert_eq!(pick(&[b, a], Some(a)), Some(a));
+        assert_eq!(pick(&[], Some(a)), Some(a));
+        assert_eq!(pick(&[b], Some(a)), Some(b));
+        assert_eq!(pick(&[b, a], None), Some(b));
+        assert_eq!(pick(&[], None), None);
+    }
+}

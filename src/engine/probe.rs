@@ -1,0 +1,106 @@
+//! The readiness probe as a health check of pingora-load-balancing: one GET on a fresh connection.
+//!
+//! Thresholds and the reason of a fence are `policy::health`'s business; the crate is told the outcome of that, so its
+//! own view and ours cannot differ. A fresh connection each time tests that the engine still accepts.
+
+use crate::fleet::Fleet;
+use crate::fleet::replica::Replica;
+use crate::fleet::selection::replica_of;
+use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
+use async_trait::async_trait;
+use pingora_core::connectors::http::Connector;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_error::{Error, ErrorType, Result};
+use pingora_http::RequestHeader;
+use pingora_load_balancing::Backend;
+use pingora_load_balancing::health_check::HealthCheck;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most of an answer's body that is read.
+const MAX_BODY: usize = 1 << 20;
+
+/// When and how readiness is probed.
+#[derive(Clone, Debug)]
+pub struct ReadinessSpec {
+    /// The path, without a replica's own prefix.
+    pub path: String,
+    /// From the first byte of the connection to the last of the answer.
+    pub timeout: Duration,
+    /// How many in a row turn the state.
+    pub thresholds: Thresholds,
+}
+
+/// Probes each replica.
+pub struct ReadinessProbe {
+    fleet: Arc<Fleet>,
+    spec: ReadinessSpec,
+    connector: Connector,
+}
+
+impl ReadinessProbe {
+    /// A probe of the replicas of `fleet`.
+    pub fn new(fleet: Arc<Fleet>, spec: ReadinessSpec) -> Self {
+        ReadinessProbe { fleet, spec, connector: Connector::new(None) }
+    }
+
+    async fn observe(&self, replica: &Replica, target: &Backend) -> Observation {
+        match tokio::time::timeout(self.spec.timeout, self.get(replica, target)).await {
+            Ok(Ok(200..=299)) => Observation::Ready,
+            Ok(Ok(_)) => Observation::Failed(FenceReason::Status),
+            Ok(Err(_)) => Observation::Failed(FenceReason::Connect),
+            Err(_) => Observation::Failed(FenceReason::Timeout),
+        }
+    }
+
+    /// The status of a GET whose answer arrived in full.
+    async fn get(&self, replica: &Replica, target: &Backend) -> Result<u16> {
+        let peer = HttpPeer::new(target, false, String::new());
+        let (mut session, _) = self.connector.get_http_session(&peer).await?;
+        session.write_request_header(Box::new(self.request(replica)?)).await?;
+        session.finish_request_body().await?;
+        session.read_response_header().await?;
+        let status = session.response_header().map_or(0, |r| r.status.as_u16());
+        let mut read = 0;
+        while let Some(piece) = session.read_response_body().await? {
+            read += piece.len();
+            if read > MAX_BODY {
+                return Error::e_explain(ErrorType::ReadError, "the probe's answer is too large");
+            }
+        }
+        Ok(status)
+    }
+
+    fn request(&self, replica: &Replica) -> Result<RequestHeader> {
+        let path = format!("{}{}", replica.spec.prefix, self.spec.path);
+        let mut request = RequestHeader::build("GET", path.as_bytes(), Some(4))?;
+        request.insert_header("host", &replica.spec.authority)?;
+        request.insert_header("accept", "*/*")?;
+        request.insert_header("connection", "close")?;
+        if let Some(key) = &replica.spec.authorization {
+            request.insert_header("authorization", key)?;
+        }
+        Ok(request)
+    }
+}
+
+#[async_trait]
+impl HealthCheck for ReadinessProbe {
+    async fn check(&self, target: &Backend) -> Result<()> {
+        let Some(replica) = self.fleet.replica(replica_of(target)) else {
+            return Error::e_explain(ErrorType::InternalError, "a backend without a replica");
+        };
+        let seen = self.observe(replica, target).await;
+        match replica.observe(seen, self.spec.thresholds) {
+            Some(Transition::Fenced(reason)) => log::warn!("replica {} fenced: {}", replica.name(), reason.label()),
+            Some(Transition::Lifted) => log::info!("replica {} is back", replica.name()),
+            None => {}
+        }
+        if replica.is_healthy() { Ok(()) } else { Error::e_explain(ErrorType::ConnectError, "not ready") }
+    }
+
+    /// One: hysteresis is applied before the crate sees an outcome.
+    fn health_threshold(&self, _success: bool) -> usize {
+        1
+    }
+}

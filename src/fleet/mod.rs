@@ -1,0 +1,97 @@
+//! Shared memory of the fleet, no sockets: replicas, what is reserved and held there, and the choice over it.
+//!
+//! Two locks exist. *Residency* (a read-write lock) guards the prefix index and the pending claims; the longest thing
+//! done under it is one pass over one chain. *Booking* (a mutex) makes a choice and its reservation one step, so that
+//! two requests never choose on the same view; a walk of one chain happens under it. Neither is held across an await.
+//! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
+
+pub mod claim;
+pub mod replica;
+pub mod reservation;
+pub mod router;
+pub mod selection;
+
+use crate::policy::select::{Candidate, Params};
+use crate::prefix::residency::Residency;
+use crate::types::ReplicaId;
+use parking_lot::RwLock;
+use replica::{Replica, ReplicaSpec};
+use std::sync::Arc;
+
+/// The replicas of this process and what is believed of them.
+#[derive(Debug)]
+pub struct Fleet {
+    replicas: Vec<Arc<Replica>>,
+    residency: RwLock<Residency>,
+    params: Params,
+}
+
+/// The state of the fleet in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FleetHealth {
+    /// All replicas are healthy.
+    Ok,
+    /// Some are.
+    Degraded,
+    /// None is.
+    Unhealthy,
+}
+
+impl Fleet {
+    /// A fleet whose prefix index uses at most `index_bytes`.
+    pub fn new(specs: Vec<ReplicaSpec>, params: Params, index_bytes: usize) -> Self {
+        let replicas = (0u16..).zip(specs).map(|(slot, spec)| Arc::new(Replica::new(ReplicaId(slot), spec))).collect();
+        Fleet { replicas, residency: RwLock::new(Residency::new(index_bytes)), params }
+    }
+
+    /// All replicas, in the order of their slots.
+    pub fn replicas(&self) -> &[Arc<Replica>] {
+        &self.replicas
+    }
+
+    /// One replica.
+    pub fn replica(&self, id: ReplicaId) -> Option<&Arc<Replica>> {
+        self.replicas.get(id.index())
+    }
+
+    /// The rule and its parameters.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The fleet in one word.
+    pub fn health(&self) -> FleetHealth {
+        match self.replicas.iter().filter(|r| r.is_healthy()).count() {
+            0 => FleetHealth::Unhealthy,
+            n if n == self.replicas.len() => FleetHealth::Ok,
+            _ => FleetHealth::Degraded,
+        }
+    }
+
+    /// Whether any replica, healthy or not, serves `model`.
+    pub fn serves(&self, model: &str) -> bool {
+        self.replicas.iter().any(|r| r.serves(Some(model)))
+    }
+
+    /// Heap bytes and blocks of the prefix index.
+    pub fn index_size(&self) -> (usize, usize) {
+        let residency = self.residency.read();
+        (residency.bytes(), residency.blocks())
+    }
+
+    /// The candidates among `pool` for a prompt.
+    fn candidates<'a>(
+        &self,
+        pool: impl Iterator<Item = &'a Arc<Replica>>,
+        chain: &[u64],
+        model: Option<&str>,
+    ) -> smallvec::SmallVec<[Candidate; 8]> {
+        let mut overlaps: smallvec::SmallVec<[u32; 64]> = smallvec::smallvec![0; self.replicas.len()];
+        if !chain.is_empty() {
+            self.residency.read().walk(chain, &mut overlaps);
+        }
+        pool.filter(|r| r.serves(model))
+            .map(|r| Candidate { id: r.id, healthy: r.is_healthy(), overlap: overlaps[r.id.index()], load: r.load() })
+            .collect()
+    }
+}

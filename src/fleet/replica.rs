@@ -1,0 +1,117 @@
+//! One replica: where it is, what it serves, how it is, and what is promised to it.
+
+use crate::policy::health::{FenceReason, Health, Observation, Thresholds, Transition};
+use crate::types::ReplicaId;
+use http::HeaderValue;
+use parking_lot::{Mutex, RwLock};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// What the configuration says of a replica.
+#[derive(Debug)]
+pub struct ReplicaSpec {
+    /// Its name: stable, used in metrics and logs.
+    pub name: String,
+    /// Host name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Put before every path; empty or `/…` without a slash at the end.
+    pub prefix: String,
+    /// The value of `Host`.
+    pub authority: HeaderValue,
+    /// Models it serves; empty for any.
+    pub models: Vec<String>,
+    /// The value of `Authorization`, if the engine has a key of its own; marked sensitive.
+    pub authorization: Option<HeaderValue>,
+}
+
+/// One replica of the fleet.
+#[derive(Debug)]
+pub struct Replica {
+    /// Its slot.
+    pub id: ReplicaId,
+    /// What the configuration says.
+    pub spec: ReplicaSpec,
+    /// Written by discovery, read once per attempt.
+    address: RwLock<Option<SocketAddr>>,
+    /// Guards the probe state; held for a few comparisons.
+    health: Mutex<Health>,
+    /// `health` in one word, for the hot path. Relaxed: a choice may be one probe late anyway.
+    healthy: AtomicBool,
+    pub(super) load: AtomicU32,
+    pub(super) inflight: AtomicU32,
+    probe_failures: [AtomicU64; FenceReason::ALL.len()],
+}
+
+impl Replica {
+    /// A replica without an address, believed healthy until the first probe says otherwise.
+    pub fn new(id: ReplicaId, spec: ReplicaSpec) -> Self {
+        Replica {
+            id,
+            spec,
+            address: RwLock::new(None),
+            health: Mutex::default(),
+            healthy: AtomicBool::new(true),
+            load: AtomicU32::new(0),
+            inflight: AtomicU32::new(0),
+            probe_failures: Default::default(),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// Its address, once discovery found one.
+    pub fn address(&self) -> Option<SocketAddr> {
+        *self.address.read()
+    }
+
+    /// Sets the address that new connections use.
+    pub fn set_address(&self, address: SocketAddr) {
+        *self.address.write() = Some(address);
+    }
+
+    /// Whether it serves `model`; a replica without a list, and a request without a model, fit everywhere.
+    pub fn serves(&self, model: Option<&str>) -> bool {
+        self.spec.models.is_empty() || model.is_none_or(|m| self.spec.models.iter().any(|own| own == m))
+    }
+
+    /// Whether new requests may come.
+    pub fn is_healthy(&self) -> bool {
+        self.healthy.load(Relaxed)
+    }
+
+    /// Why they may not.
+    pub fn fence(&self) -> Option<FenceReason> {
+        self.health.lock().fence()
+    }
+
+    /// Takes in what a probe saw; returns the change that it brought.
+    pub fn observe(&self, seen: Observation, thresholds: Thresholds) -> Option<Transition> {
+        if let Observation::Failed(reason) = seen {
+            self.probe_failures[reason as usize].fetch_add(1, Relaxed);
+        }
+        let mut health = self.health.lock();
+        let change = health.on(seen, thresholds);
+        self.healthy.store(health.is_healthy(), Relaxed);
+        change
+    }
+
+    /// Failed probes so far, by reason.
+    pub fn probe_failures(&self) -> impl Iterator<Item = (FenceReason, u64)> {
+        FenceReason::ALL.into_iter().zip(&self.probe_failures).map(|(reason, n)| (reason, n.load(Relaxed)))
+    }
+
+    /// Units reserved here.
+    pub fn load(&self) -> u32 {
+        self.load.load(Relaxed)
+    }
+
+    /// Requests here.
+    pub fn inflight(&self) -> u32 {
+        self.inflight.load(Relaxed)
+    }
+}

@@ -1,0 +1,148 @@
+//! The choice as a selection algorithm of pingora-load-balancing: the key carries the request, the shared fleet is the
+//! algorithm's `Config`, and the iterator walks the ranking of `policy::select`.
+//!
+//! The crate's interface hands back backends and nothing else. What a caller needs besides (the scores and the
+//! reason) is left in a slot of the calling thread and taken from there before anything can await; see [`take_decision`].
+
+use super::Fleet;
+use super::replica::Replica;
+use crate::policy::select::{Decision, RouteRequest, select};
+use crate::types::ReplicaId;
+use pingora_load_balancing::Backend;
+use pingora_load_balancing::selection::{BackendIter, BackendSelection};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+thread_local! {
+    static DECISION: RefCell<Option<Decision>> = const { RefCell::new(None) };
+}
+
+/// Takes the decision that the last selection on this thread made.
+pub fn take_decision() -> Option<Decision> {
+    DECISION.with_borrow_mut(Option::take)
+}
+
+/// A request as the opaque key of a selection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteKey<'a> {
+    /// What is to be placed.
+    pub request: RouteRequest,
+    /// The model asked for.
+    pub model: Option<&'a str>,
+}
+
+const HEADER: usize = 20;
+const NO_MODEL: u32 = u32::MAX;
+
+/// Lays out a key: body size, salt, length of the model's name (all little-endian), the name, the fingerprints.
+pub fn encode(key: RouteKey<'_>, chain: &[u64]) -> Vec<u8> {
+    let model = key.model.unwrap_or_default();
+    let length = key.model.map_or(NO_MODEL, |m| u32::try_from(m.len()).unwrap_or(NO_MODEL));
+    let mut out = Vec::with_capacity(HEADER + model.len() + chain.len() * 8);
+    out.extend_from_slice(&key.request.body_bytes.to_le_bytes());
+    out.extend_from_slice(&key.request.salt.to_le_bytes());
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(model.as_bytes());
+    out.extend(chain.iter().flat_map(|print| print.to_le_bytes()));
+    out
+}
+
+/// Reads a key; `None` when it is not one.
+fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
+    let (body_bytes, rest) = key.split_first_chunk::<8>()?;
+    let (salt, rest) = rest.split_first_chunk::<8>()?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    let length = u32::from_le_bytes(*length);
+    let (model, prints) = if length == NO_MODEL {
+        (None, rest)
+    } else {
+        let (name, prints) = rest.split_at_checked(length as usize)?;
+        (Some(std::str::from_utf8(name).ok()?), prints)
+    };
+    let (prints, _) = prints.as_chunks::<8>();
+    let request = RouteRequest { body_bytes: u64::from_le_bytes(*body_bytes), salt: u64::from_le_bytes(*salt) };
+    Some((RouteKey { request, model }, prints.iter().map(|p| u64::from_le_bytes(*p)).collect()))
+}
+
+/// A backend of this replica. The weight is what tells replicas apart that share an address.
+pub fn backend(replica: &Replica, address: std::net::SocketAddr) -> Backend {
+    Backend { addr: address.into(), weight: replica.id.index() + 1, ext: http::Extensions::new() }
+}
+
+/// The replica that a backend stands for.
+pub fn replica_of(backend: &Backend) -> ReplicaId {
+    ReplicaId(u16::try_from(backend.weight.saturating_sub(1)).unwrap_or(u16::MAX))
+}
+
+/// The selection algorithm: rebuilt when the membership changes, over state that survives it.
+pub struct CacheAware {
+    fleet: Option<Arc<Fleet>>,
+    /// Backends in the order of their slots, each with its replica.
+    members: Vec<(Backend, Arc<Replica>)>,
+}
+
+/// Backends in the order of a ranking.
+pub struct RankedBackends {
+    selection: Arc<CacheAware>,
+    order: SmallVec<[ReplicaId; 4]>,
+    next: usize,
+}
+
+impl BackendSelection for CacheAware {
+    type Iter = RankedBackends;
+    type Config = Arc<Fleet>;
+
+    fn build_with_config(backends: &BTreeSet<Backend>, fleet: &Arc<Fleet>) -> Self {
+        let member = |b: &Backend| Some((b.clone(), fleet.replica(replica_of(b))?.clone()));
+        let mut members: Vec<_> = backends.iter().filter_map(member).collect();
+        members.sort_by_key(|(_, replica)| replica.id);
+        CacheAware { fleet: Some(fleet.clone()), members }
+    }
+
+    /// Without the fleet there is nothing to choose by: such a selection offers no backend.
+    fn build(_: &BTreeSet<Backend>) -> Self {
+        CacheAware { fleet: None, members: Vec::new() }
+    }
+
+    fn iter(self: &Arc<Self>, key: &[u8]) -> RankedBackends {
+        let decision = self.decide(key);
+        let order = decision.iter().flat_map(|d| &d.ranked).map(|r| r.id).collect();
+        DECISION.with_borrow_mut(|slot| *slot = decision);
+        RankedBackends { selection: self.clone(), order, next: 0 }
+    }
+}
+
+impl CacheAware {
+    fn decide(&self, key: &[u8]) -> Option<Decision> {
+        let fleet = self.fleet.as_ref()?;
+        let (key, chain) = decode(key)?;
+        let candidates = fleet.candidates(self.members.iter().map(|(_, replica)| replica), &chain, key.model);
+        select(key.request, &candidates, fleet.params())
+    }
+}
+
+impl BackendIter for RankedBackends {
+    fn next(&mut self) -> Option<&Backend> {
+        let id = *self.order.get(self.next)?;
+        self.next += 1;
+        let at = self.selection.members.binary_search_by_key(&id, |(_, replica)| replica.id).ok()?;
+        Some(&self.selection.members[at].0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_survives_its_encoding() {
+        let request = RouteRequest { body_bytes: 7, salt: u64::MAX };
+        for model in [None, Some(""), Some("größe")] {
+            let key = RouteKey { request, model };
+            assert_eq!(decode(&encode(key, &[1, 2, 3])), Some((key, vec![1, 2, 3])));
+        }
+        assert_eq!(decode(b"short"), None);
+    }
+}

@@ -1,0 +1,145 @@
+//! Whether a replica is well, from what probes saw: a small state machine with hysteresis, driven by values.
+//!
+//! The very first observation decides alone: a replica that is dead when ramjet starts must not be believed in for
+//! several probe intervals.
+
+/// How many observations in a row turn the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Failures in a row that fence.
+    pub failures: u32,
+    /// Successes in a row that lift the fence.
+    pub successes: u32,
+}
+
+/// Why a replica gets no new requests. The names are metric labels and appear in `/health`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FenceReason {
+    /// The name has no address.
+    Unresolved,
+    /// The connection was refused, reset or not made.
+    Connect,
+    /// No answer in time.
+    Timeout,
+    /// An answer with an error status.
+    Status,
+}
+
+/// What one readiness probe saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Observation {
+    /// A good answer.
+    Ready,
+    /// Anything else.
+    Failed(FenceReason),
+}
+
+/// The state of one replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    fenced: Option<FenceReason>,
+    seen_any: bool,
+    failures: u32,
+    successes: u32,
+}
+
+/// A change of state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// New requests are kept away.
+    Fenced(FenceReason),
+    /// They are let in again.
+    Lifted,
+}
+
+impl FenceReason {
+    /// Every reason, in the order of the metrics' label values.
+    pub const ALL: [FenceReason; 4] =
+        [FenceReason::Unresolved, FenceReason::Connect, FenceReason::Timeout, FenceReason::Status];
+
+    /// The label value.
+    pub fn label(self) -> &'static str {
+        match self {
+            FenceReason::Unresolved => "unresolved",
+            FenceReason::Connect => "connect",
+            FenceReason::Timeout => "timeout",
+            FenceReason::Status => "status",
+        }
+    }
+}
+
+impl Health {
+    /// Whether new requests may come.
+    pub fn is_healthy(&self) -> bool {
+        self.fenced.is_none()
+    }
+
+    /// Why they may not.
+    pub fn fence(&self) -> Option<FenceReason> {
+        self.fenced
+    }
+
+    /// Takes an observation in; returns the change of state that it brought.
+    pub fn on(&mut self, seen: Observation, thresholds: Thresholds) -> Option<Transition> {
+        let first = !std::mem::replace(&mut self.seen_any, true);
+        match seen {
+            Observation::Ready => {
+                self.failures = 0;
+                self.successes = self.successes.saturating_add(1);
+                let lifted = self.fenced.is_some() && self.successes >= thresholds.successes;
+                lifted.then(|| {
+                    self.fenced = None;
+                    Transition::Lifted
+                })
+            }
+            Observation::Failed(reason) => {
+                self.successes = 0;
+                self.failures = self.failures.saturating_add(1);
+                let fences = self.fenced.is_none() && (first || self.failures >= thresholds.failures);
+                if fences || self.fenced.is_some() {
+                    self.fenced = Some(reason);
+                }
+                fences.then_some(Transition::Fenced(reason))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Thresholds = Thresholds { failures: 2, successes: 2 };
+    const FAIL: Observation = Observation::Failed(FenceReason::Timeout);
+
+    #[test]
+    fn one_failure_does_not_fence_and_one_success_does_not_lift() {
+        let mut h = Health::default();
+        assert_eq!(h.on(Observation::Ready, T), None);
+        assert_eq!(h.on(FAIL, T), None);
+        assert_eq!(h.on(Observation::Ready, T), None);
+        assert_eq!(h.on(FAIL, T), None);
+        assert_eq!(h.on(FAIL, T), Some(Transition::Fenced(FenceReason::Timeout)));
+        assert_eq!(h.on(FAIL, T), None);
+        assert_eq!(h.on(Observation::Ready, T), None);
+        assert_eq!(h.on(FAIL, T), None);
+        assert_eq!(h.on(Observation::Ready, T), None);
+        assert!(!h.is_healthy());
+        assert_eq!(h.on(Observation::Ready, T), Some(Transition::Lifted));
+        assert!(h.is_healthy());
+    }
+
+    #[test]
+    fn a_replica_that_is_dead_at_the_start_is_fenced_by_the_first_probe() {
+        let mut h = Health::default();
+        assert_eq!(h.on(Observation::Failed(FenceReason::Connect), T), Some(Transition::Fenced(FenceReason::Connect)));
+    }
+
+    #[test]
+    fn the_reason_is_the_latest_one() {
+        let mut h = Health::default();
+        h.on(Observation::Failed(FenceReason::Connect), T);
+        h.on(Observation::Failed(FenceReason::Status), T);
+        assert_eq!(h.fence(), Some(FenceReason::Status));
+    }
+}

@@ -1,0 +1,9 @@
+//! Decisions on values, pure: which replica, whether to try another, whether a replica is well.
+//!
+//! **Architecture invariant:** no clock, no randomness, no lock, no IO. What changes from call to call (a salt, a time)
+//! is a parameter, so the same input gives the same output and every decision can be replayed.
+
+pub mod health;
+pub mod retry;
+pub mod score;
+pub mod select;

@@ -1,0 +1,158 @@
+//! Whether a failed attempt is followed by another one, and where.
+//!
+//! The next attempt goes to the next replica of the ranking, but for one case: an idle connection that turned out dead
+//! says nothing against the replica, which was chosen for what it holds. That attempt is repeated there, on a fresh
+//! connection.
+//!
+//! A retry happens only before any response byte went to the client, and at most `attempts` are made in all. Whether
+//! an engine may have begun the request matters: what never reached an engine can always be sent elsewhere, what one
+//! may have begun only where a repetition costs nothing but work.
+
+/// How an attempt failed. The names are metric labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// The connection was refused or broke while it was made.
+    Connect,
+    /// The connection was not made in time.
+    ConnectTimeout,
+    /// A connection kept from an earlier request turned out dead.
+    StaleConnection,
+    /// 502 or 503 from the engine's front, without `Retry-After`.
+    BadGateway,
+    /// The connection was lost before the first response byte.
+    Lost,
+    /// No response in time.
+    Timeout,
+}
+
+/// How far the request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Attempts made, this one included.
+    pub attempts: u32,
+    /// Whether another replica is left in the ranking.
+    pub candidates_left: bool,
+    /// Whether any response byte went to the client.
+    pub answered: bool,
+    /// Whether the body can be sent again in full.
+    pub replayable: bool,
+    /// Whether a repetition has no side effect.
+    pub repeatable: bool,
+}
+
+/// The operator's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Attempts in all.
+    pub attempts: u32,
+    /// Whether a request whose connection was lost is sent again.
+    pub replay_lost: bool,
+}
+
+impl Failure {
+    /// Every failure, in the order of the metrics' label values.
+    pub const ALL: [Failure; 6] = [
+        Failure::Connect,
+        Failure::ConnectTimeout,
+        Failure::StaleConnection,
+        Failure::BadGateway,
+        Failure::Lost,
+        Failure::Timeout,
+    ];
+
+    /// The label value.
+    pub fn label(self) -> &'static str {
+        match self {
+            Failure::Connect => "connect",
+            Failure::ConnectTimeout => "connect_timeout",
+            Failure::StaleConnection => "stale_connection",
+            Failure::BadGateway => "bad_gateway",
+            Failure::Lost => "lost",
+            Failure::Timeout => "timeout",
+        }
+    }
+}
+
+/// What follows a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The client is told.
+    GiveUp,
+    /// The same replica, on a fresh connection.
+    Again,
+    /// The next replica of the ranking.
+    Next,
+}
+
+/// Whether and where to try again.
+pub fn verdict(failure: Failure, progress: Progress, limits: Limits) -> Verdict {
+    if progress.attempts >= limits.attempts || progress.answered || !progress.replayable {
+        return Verdict::GiveUp;
+    }
+    let allowed = match failure {
+        Failure::Connect | Failure::ConnectTimeout => true,
+        Failure::StaleConnection | Failure::BadGateway => progress.repeatable,
+        Failure::Lost => progress.repeatable && limits.replay_lost,
+        Failure::Timeout => false,
+    };
+    match failure {
+        _ if !allowed => Verdict::GiveUp,
+        Failure::StaleConnection => Verdict::Again,
+        _ if progress.candidates_left => Verdict::Next,
+        _ => Verdict::GiveUp,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRESH: Progress =
+        Progress { attempts: 1, candidates_left: true, answered: false, replayable: true, repeatable: true };
+    const LIMITS: Limits = Limits { attempts: 2, replay_lost: true };
+
+    fn after(failure: Failure, progress: Progress) -> Verdict {
+        verdict(failure, progress, LIMITS)
+    }
+
+    #[test]
+    fn what_never_reached_an_engine_goes_elsewhere_whatever_it_is() {
+        for failure in [Failure::Connect, Failure::ConnectTimeout] {
+            assert_eq!(after(failure, Progress { repeatable: false, ..FRESH }), Verdict::Next);
+        }
+    }
+
+    #[test]
+    fn what_an_engine_may_have_begun_is_repeated_only_without_side_effects() {
+        for (failure, wanted) in [
+            (Failure::StaleConnection, Verdict::Again),
+            (Failure::BadGateway, Verdict::Next),
+            (Failure::Lost, Verdict::Next),
+        ] {
+            assert_eq!(after(failure, FRESH), wanted);
+            assert_eq!(after(failure, Progress { repeatable: false, ..FRESH }), Verdict::GiveUp);
+        }
+        assert_eq!(verdict(Failure::Lost, FRESH, Limits { replay_lost: false, ..LIMITS }), Verdict::GiveUp);
+    }
+
+    #[test]
+    fn a_dead_idle_connection_is_no_reason_to_leave_the_only_replica() {
+        let alone = Progress { candidates_left: false, ..FRESH };
+        assert_eq!(after(Failure::StaleConnection, alone), Verdict::Again);
+        assert_eq!(after(Failure::Connect, alone), Verdict::GiveUp);
+    }
+
+    #[test]
+    fn nothing_is_retried_beyond_its_bounds() {
+        for failure in Failure::ALL {
+            for barred in [
+                Progress { attempts: 2, ..FRESH },
+                Progress { answered: true, ..FRESH },
+                Progress { replayable: false, ..FRESH },
+            ] {
+                assert_eq!(after(failure, barred), Verdict::GiveUp, "{failure:?} {barred:?}");
+            }
+        }
+        assert_eq!(after(Failure::Timeout, FRESH), Verdict::GiveUp);
+    }
+}

@@ -1,0 +1,159 @@
+//! Which replica: every policy ranks all candidates and says why the first one is first. Failover walks the ranking.
+
+use super::score::{AffinityParams, LoadParams, Peers};
+use crate::types::{PolicyKind, ReplicaId};
+use smallvec::SmallVec;
+use std::cmp::Ordering;
+
+/// One replica as a choice sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Which one.
+    pub id: ReplicaId,
+    /// Whether nothing keeps it from new requests.
+    pub healthy: bool,
+    /// Leading blocks of the prompt that it holds.
+    pub overlap: u32,
+    /// Units reserved there.
+    pub load: u32,
+}
+
+/// What is to be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteRequest {
+    /// Size of the body in bytes.
+    pub body_bytes: u64,
+    /// Drawn by the caller; equal candidates take turns by it.
+    pub salt: u64,
+}
+
+/// How to place it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Params {
+    /// The rule.
+    pub policy: PolicyKind,
+    /// The affinity rule's parameters.
+    pub affinity: AffinityParams,
+    /// How much a request reserves.
+    pub load: LoadParams,
+}
+
+/// Why the first of a ranking is first. The names are metric labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// It holds as much of the prompt as any candidate, and that is something.
+    Affinity,
+    /// Another one holds more of the prompt but is too busy.
+    Spill,
+    /// Nobody holds any of the prompt: the least loaded.
+    Cold,
+    /// The policy looks at load only.
+    Load,
+    /// The policy takes turns.
+    RoundRobin,
+    /// There was one candidate.
+    Only,
+    /// Nobody is healthy; all were candidates.
+    FailOpen,
+}
+
+/// A replica's place in a ranking and what put it there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranked {
+    /// Which one.
+    pub id: ReplicaId,
+    /// Blocks of the prompt that it holds.
+    pub overlap: u32,
+    /// `A(r)` in blocks; 0 where the policy does not look at overlap.
+    pub credit: u32,
+    /// Units reserved there at the time of the choice.
+    pub load: u32,
+    /// Higher is better.
+    pub score: f64,
+    /// Units that this request reserves there.
+    pub units: u32,
+}
+
+/// A ranking with its reason.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Best first; every candidate of the pool that was chosen from.
+    pub ranked: SmallVec<[Ranked; 4]>,
+    /// Why the first is first.
+    pub reason: Reason,
+}
+
+impl Reason {
+    /// Every reason, in the order of the metrics' label values.
+    pub const ALL: [Reason; 7] = [
+        Reason::Affinity,
+        Reason::Spill,
+        Reason::Cold,
+        Reason::Load,
+        Reason::RoundRobin,
+        Reason::Only,
+        Reason::FailOpen,
+    ];
+
+    /// The label value.
+    pub fn label(self) -> &'static str {
+        match self {
+            Reason::Affinity => "affinity",
+            Reason::Spill => "spill",
+            Reason::Cold => "cold",
+            Reason::Load => "load",
+            Reason::RoundRobin => "round_robin",
+            Reason::Only => "only",
+            Reason::FailOpen => "fail_open",
+        }
+    }
+}
+
+/// Ranks the healthy candidates, or all of them when none is healthy; `None` when there are none at all.
+pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) -> Option<Decision> {
+    let fail_open = !candidates.iter().any(|c| c.healthy);
+    let mut pool: SmallVec<[Candidate; 4]> = candidates.iter().filter(|c| c.healthy || fail_open).copied().collect();
+    pool.sort_unstable_by_key(|c| c.id);
+    let peers = Peers { lead: pool.iter().map(|c| c.overlap).max()?, least: pool.iter().map(|c| c.overlap).min()? };
+    let turn = usize::try_from(request.salt % pool.len() as u64).unwrap_or(0);
+    pool.rotate_left(turn);
+    let mut ranked: SmallVec<[Ranked; 4]> = pool.iter().map(|c| rank(request, *c, peers, params)).collect();
+    // the sort is stable: what compares equal keeps its turn in the rotation
+    ranked.sort_by(|a, b| better(a, b, params.policy));
+    let reason = reason(&ranked, peers, params.policy, fail_open);
+    Some(Decision { ranked, reason })
+}
+
+fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> Ranked {
+    let (credit, score) = match params.policy {
+        PolicyKind::Affinity => {
+            let credit = params.affinity.credit(c.overlap, peers);
+            (credit, params.affinity.score(credit, c.load))
+        }
+        PolicyKind::Load => (0, -f64::from(c.load)),
+        PolicyKind::RoundRobin => (0, 0.0),
+    };
+    let units = params.load.units(request.body_bytes, c.overlap);
+    Ranked { id: c.id, overlap: c.overlap, credit, load: c.load, score, units }
+}
+
+/// Higher scores first; equal ones by the deeper overlap, where the policy looks at overlap at all.
+fn better(a: &Ranked, b: &Ranked, policy: PolicyKind) -> Ordering {
+    let deeper = || if policy == PolicyKind::Affinity { b.overlap.cmp(&a.overlap) } else { Ordering::Equal };
+    b.score.total_cmp(&a.score).then_with(deeper)
+}
+
+fn reason(ranked: &[Ranked], peers: Peers, policy: PolicyKind, fail_open: bool) -> Reason {
+    match policy {
+        _ if fail_open => Reason::FailOpen,
+        _ if ranked.len() == 1 => Reason::Only,
+        PolicyKind::Load => Reason::Load,
+        PolicyKind::RoundRobin => Reason::RoundRobin,
+        PolicyKind::Affinity if peers.lead == 0 => Reason::Cold,
+        PolicyKind::Affinity if ranked[0].overlap == peers.lead => Reason::Affinity,
+        PolicyKind::Affinity => Reason::Spill,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,365 @@
+//! Every metric, declared once, with the reason for its buckets.
+//!
+//! What requests count is counted as it happens; what the fleet is at the moment (up, in flight, load, index size) is
+//! read from the fleet when somebody scrapes, so the hot path pays nothing for it.
+
+use crate::api::answer::Usage;
+use crate::api::endpoint::Endpoint;
+use crate::fleet::{Fleet, FleetHealth};
+use crate::policy::retry::Failure;
+use crate::policy::select::{Decision, Reason};
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+use std::time::Duration;
+
+/// From a warm prefix on an idle replica to a long prompt behind a queue: factors of about two.
+const TTFT: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 60.0, 180.0, 600.0];
+/// From a short answer to an agent turn that thinks for an hour.
+const DURATION: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0, 1800.0, 3600.0];
+/// A token takes between 2 ms (small model, one user) and a second (a large batch behind prefills).
+const PER_TOKEN: &[f64] = &[0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0];
+/// Powers of two up to the largest prefix that is fingerprinted by default (2 MiB in blocks of 2 KiB).
+const BLOCKS: &[f64] = &[0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
+/// Around the budget of a decision, 100 µs.
+const DECISION: &[f64] = &[1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3];
+
+/// All metrics of the process.
+pub struct Metrics {
+    registry: Registry,
+    requests: IntCounterVec,
+    inflight: IntGauge,
+    ttft: Histogram,
+    duration: HistogramVec,
+    per_token: Histogram,
+    prompt_tokens: IntCounter,
+    cached_tokens: IntCounter,
+    completion_tokens: IntCounter,
+    unreported: IntCounter,
+    disconnects: IntCounter,
+    upstream_errors: IntCounterVec,
+    failovers: IntCounterVec,
+    decisions: IntCounterVec,
+    decision_time: Histogram,
+    overlap: Histogram,
+    upstream_up: IntGaugeVec,
+    upstream_inflight: IntGaugeVec,
+    upstream_load: IntGaugeVec,
+    probe_failures: IntGaugeVec,
+    fail_open: IntGauge,
+    index_bytes: IntGauge,
+    index_blocks: IntGauge,
+}
+
+/// A request in the in-flight gauge.
+pub struct InflightGuard(IntGauge);
+
+impl Drop for InflightGuard {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// How a request ended, for the counters.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// What was asked.
+    pub endpoint: Endpoint,
+    /// The status that the client got; 0 when it got none.
+    pub status: u16,
+    /// Whether the answer was streamed.
+    pub stream: bool,
+    /// From the first byte of the request's body or head to the last of the answer.
+    pub duration: Duration,
+    /// From the same start to the first generated token.
+    pub ttft: Option<Duration>,
+    /// Tokens, as reported.
+    pub usage: Usage,
+    /// Whether the engine answered well, so that usage could be expected.
+    pub answered: bool,
+}
+
+type Result<T> = std::result::Result<T, prometheus::Error>;
+
+struct Builder(Registry);
+
+impl Builder {
+    fn add<T: Collector + Clone + 'static>(&self, metric: Result<T>) -> Result<T> {
+        let metric = metric?;
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> Result<IntCounter> {
+        self.add(IntCounter::new(name, help))
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge> {
+        self.add(IntGauge::new(name, help))
+    }
+
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
+        self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
+    }
+
+    fn histograms(&self, name: &str, help: &str, buckets: &[f64], labels: &[&str]) -> Result<HistogramVec> {
+        self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels))
+    }
+}
+
+impl Metrics {
+    /// All metrics at zero; those with a small closed label set are there from the start.
+    ///
+    /// # Errors
+    /// A name declared twice.
+    pub fn new() -> Result<Self> {
+        let b = Builder(Registry::new());
+        let metrics = Metrics {
+            requests: b.counters(
+                "ramjet_requests_total",
+                "Requests ended, by endpoint, status and whether the answer was streamed.",
+                &["endpoint", "code", "stream"],
+            )?,
+            inflight: b.gauge("ramjet_requests_inflight", "Requests being served.")?,
+            ttft: b.histogram("ramjet_ttft_seconds", "Time to the first generated token of streamed answers.", TTFT)?,
+            duration: b.histograms(
+                "ramjet_request_duration_seconds",
+                "Time from the request to the end of its answer.",
+                DURATION,
+                &["endpoint"],
+            )?,
+            per_token: b.histogram(
+                "ramjet_time_per_output_token_seconds",
+                "Time per generated token after the first, of streamed answers that reported usage.",
+                PER_TOKEN,
+            )?,
+            prompt_tokens: b.counter("ramjet_prompt_tokens_total", "Prompt tokens, as engines reported them.")?,
+            cached_tokens: b.counter(
+                "ramjet_cached_prompt_tokens_total",
+                "Prompt tokens that engines reported as served from their prefix cache.",
+            )?,
+            completion_tokens: b
+                .counter("ramjet_completion_tokens_total", "Generated tokens, as engines reported them.")?,
+            unreported: b.counter(
+                "ramjet_cached_tokens_unreported_total",
+                "Good inference answers that did not say how many prompt tokens were cached.",
+            )?,
+            disconnects: b.counter("ramjet_client_disconnects_total", "Requests whose client left before the end.")?,
+            upstream_errors: b.counters(
+                "ramjet_upstream_errors_total",
+                "Attempts that failed at a replica, by endpoint and reason.",
+                &["endpoint", "reason"],
+            )?,
+            failovers: b.counters(
+                "ramjet_upstream_failovers_total",
+                "Attempts repeated, by the replica that failed, the next one, and the reason.",
+                &["from", "to", "reason"],
+            )?,
+            decisions: b.counters("ramjet_route_decisions_total", "Choices, by what decided.", &["outcome"])?,
+            decision_time: b.histogram(
+                "ramjet_route_decision_seconds",
+                "Time of one choice, lock included.",
+                DECISION,
+            )?,
+            overlap: b.histogram(
+                "ramjet_route_overlap_blocks",
+                "Blocks of the prompt that the chosen replica held.",
+                BLOCKS,
+            )?,
+            upstream_up: b.gauges(
+                "ramjet_upstream_up",
+                "Whether new requests may go to the replica.",
+                &["upstream"],
+            )?,
+            upstream_inflight: b.gauges("ramjet_upstream_inflight", "Requests at the replica.", &["upstream"])?,
+            upstream_load: b.gauges(
+                "ramjet_upstream_load_units",
+                "Load units reserved at the replica.",
+                &["upstream"],
+            )?,
+            probe_failures: b.gauges(
+                "ramjet_upstream_probe_failures_total",
+                "Failed probes, by replica and reason.",
+                &["upstream", "reason"],
+            )?,
+            fail_open: b.gauge("ramjet_route_fail_open", "1 while no replica is healthy and all are tried.")?,
+            index_bytes: b.gauge("ramjet_prefix_index_bytes", "Heap bytes of the prefix index.")?,
+            index_blocks: b.gauge("ramjet_prefix_index_blocks", "Blocks in the prefix index.")?,
+            registry: b.0,
+        };
+        metrics.show_from_the_start();
+        Ok(metrics)
+    }
+
+    fn show_from_the_start(&self) {
+        for reason in Reason::ALL {
+            self.decisions.with_label_values(&[reason.label()]);
+        }
+        for endpoint in Endpoint::ALL {
+            self.duration.with_label_values(&[endpoint.label()]);
+            for failure in Failure::ALL {
+                self.upstream_errors.with_label_values(&[endpoint.label(), failure.label()]);
+            }
+        }
+    }
+
+    /// Counts a request in; out when the guard goes.
+    pub fn enter(&self) -> InflightGuard {
+        self.inflight.inc();
+        InflightGuard(self.inflight.clone())
+    }
+
+    /// Requests being served.
+    pub fn inflight(&self) -> i64 {
+        self.inflight.get()
+    }
+
+    /// A choice was made.
+    pub fn decided(&self, decision: &Decision, took: Duration) {
+        self.decisions.with_label_values(&[decision.reason.label()]).inc();
+        self.decision_time.observe(took.as_secs_f64());
+        if let Some(first) = decision.ranked.first() {
+            self.overlap.observe(f64::from(first.overlap));
+        }
+    }
+
+    /// An attempt failed.
+    pub fn attempt_failed(&self, endpoint: Endpoint, failure: Failure) {
+        self.upstream_errors.with_label_values(&[endpoint.label(), failure.label()]).inc();
+    }
+
+    /// It is followed by another one.
+    pub fn failed_over(&self, from: &str, to: &str, failure: Failure) {
+        self.failovers.with_label_values(&[from, to, failure.label()]).inc();
+    }
+
+    /// The client left.
+    pub fn client_left(&self) {
+        self.disconnects.inc();
+    }
+
+    /// A request ended.
+    pub fn ended(&self, o: &Outcome) {
+        let stream = if o.stream { "true" } else { "false" };
+        self.requests.with_label_values(&[o.endpoint.label(), code(o.status), stream]).inc();
+        self.duration.with_label_values(&[o.endpoint.label()]).observe(o.duration.as_secs_f64());
+        if let Some(ttft) = o.ttft {
+            self.ttft.observe(ttft.as_secs_f64());
+        }
+        if let (Some(ttft), Some(tokens @ 2..)) = (o.ttft, o.usage.completion) {
+            let per_token = o.duration.saturating_sub(ttft) / u32::try_from(tokens - 1).unwrap_or(u32::MAX);
+            self.per_token.observe(per_token.as_secs_f64());
+        }
+        self.prompt_tokens.inc_by(o.usage.prompt.unwrap_or(0));
+        self.cached_tokens.inc_by(o.usage.cached.unwrap_or(0));
+        self.completion_tokens.inc_by(o.usage.completion.unwrap_or(0));
+        if o.answered && o.endpoint.is_inference() && o.usage.cached.is_none() {
+            self.unreported.inc();
+        }
+    }
+
+    /// The Prometheus text format, with the fleet as it is now.
+    ///
+    /// # Errors
+    /// A metric that cannot be encoded.
+    pub fn render(&self, fleet: &Fleet) -> Result<Vec<u8>> {
+        for replica in fleet.replicas() {
+            let name = &[replica.name()];
+            self.upstream_up.with_label_values(name).set(replica.is_healthy().into());
+            self.upstream_inflight.with_label_values(name).set(replica.inflight().into());
+            self.upstream_load.with_label_values(name).set(replica.load().into());
+            for (reason, count) in replica.probe_failures() {
+                let labels = &[replica.name(), reason.label()];
+                self.probe_failures.with_label_values(labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
+        }
+        self.fail_open.set((fleet.health() == FleetHealth::Unhealthy).into());
+        let (bytes, blocks) = fleet.index_size();
+        self.index_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.index_blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
+        let mut out = Vec::with_capacity(16 << 10);
+        TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
+        Ok(out)
+    }
+}
+
+/// The status as a label: the usual ones by number, the rest by class, so that no engine can grow the set.
+fn code(status: u16) -> &'static str {
+    const KNOWN: [(u16, &str); 23] = [
+        (200, "200"),
+        (201, "201"),
+        (202, "202"),
+        (204, "204"),
+        (301, "301"),
+        (302, "302"),
+        (304, "304"),
+        (307, "307"),
+        (308, "308"),
+        (400, "400"),
+        (401, "401"),
+        (403, "403"),
+        (404, "404"),
+        (405, "405"),
+        (408, "408"),
+        (413, "413"),
+        (422, "422"),
+        (429, "429"),
+        (499, "499"),
+        (500, "500"),
+        (502, "502"),
+        (503, "503"),
+        (504, "504"),
+    ];
+    match KNOWN.binary_search_by_key(&status, |(n, _)| *n) {
+        Ok(at) => KNOWN[at].1,
+        Err(_) => match status {
+            200..=299 => "2xx",
+            300..=399 => "3xx",
+            400..=499 => "4xx",
+            500..=599 => "5xx",
+            _ => "none",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_labels_are_a_closed_set() {
+        let labels: std::collections::BTreeSet<_> = (0..=u16::MAX).map(code).collect();
+        assert_eq!(labels.len(), 28);
+        assert_eq!((code(200), code(418), code(503), code(0)), ("200", "4xx", "503", "none"));
+    }
+
+    #[test]
+    fn unknown_cached_tokens_are_counted_as_unknown_not_as_zero() {
+        let m = Metrics::new().unwrap();
+        let mut outcome = Outcome {
+            endpoint: Endpoint::Chat,
+            status: 200,
+            stream: true,
+            duration: Duration::from_secs(3),
+            ttft: Some(Duration::from_secs(1)),
+            usage: Usage { prompt: Some(10), cached: None, completion: Some(5) },
+            answered: true,
+        };
+        m.ended(&outcome);
+        assert_eq!((m.unreported.get(), m.cached_tokens.get(), m.prompt_tokens.get()), (1, 0, 10));
+        assert!((m.per_token.get_sample_sum() - 0.5).abs() < 1e-9);
+        outcome.usage.cached = Some(4);
+        m.ended(&outcome);
+        assert_eq!((m.unreported.get(), m.cached_tokens.get()), (1, 4));
+    }
+}
