@@ -1,3 +1,4 @@
 //! ramjet.
 
+pub mod config;
 pub mod types;
