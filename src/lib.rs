@@ -1,6 +1,7 @@
 //! ramjet.
 
 pub mod api;
+pub mod config;
 pub mod engine;
 pub mod fleet;
 pub mod policy;

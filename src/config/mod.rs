@@ -1,0 +1,100 @@
+//! Configuration: one table of settings, read from a file, the environment and the flags, checked as a whole.
+//!
+//! - `table` declares every setting once; `schema` and `kind` make readers, error texts and the reference of it.
+//! - `node` is a tree that knows lines; `reader` walks it and collects problems; `rules` checks what spans settings.
+//! - `env` turns the environment and the flags into such trees; `reference` writes the manual; `pingora` hands over.
+//!
+//! **Architecture invariant: a `Config` exists only if everything in it has been checked.** Nothing after `load`
+//! validates a setting again, and nothing else in the program reads the environment for one.
+
+mod env;
+mod kind;
+mod node;
+mod page;
+pub mod pingora;
+mod problem;
+mod reader;
+mod reference;
+mod replicas;
+mod rules;
+mod schema;
+mod suggest;
+mod table;
+#[cfg(test)]
+mod tests;
+mod units;
+mod url;
+mod values;
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+pub use self::problem::{Origin, Problem, Problems};
+pub use self::reference::reference;
+pub use self::table::{
+    Affinity, Config, Fleet, Health, Limits, Listen, Log, Readiness, Retry, Routing, Server, Timeouts,
+};
+pub use self::values::{AccessLog, ListenAddr, Replica, Secret};
+
+use self::node::Node;
+use self::reader::Reader;
+
+/// Where settings come from. Flags override the environment, the environment overrides the file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sources<'a> {
+    /// `-c`.
+    pub file: Option<&'a Path>,
+    /// `--upstream`: URLs separated by commas.
+    pub upstream: Option<&'a str>,
+    /// `--listen`.
+    pub listen: Option<&'a str>,
+    /// `--admin`.
+    pub admin: Option<&'a str>,
+    /// The whole environment: names that nothing reads matter too, and keys of replicas come from it.
+    pub env: &'a [(String, String)],
+}
+
+/// A checked configuration.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The settings.
+    pub config: Config,
+    /// What the operator should know although nothing is wrong, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Reads and checks all sources; on failure, says everything that is wrong with any of them.
+pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
+    let mut reader = Reader::default();
+    let mut config = Config::default();
+    let file = sources.file.and_then(|path| read_file(path, &mut reader));
+    let environment = env::read(sources.env, &mut reader.problems);
+    if sources.file.is_none() && environment.upstream {
+        config.listen.admin = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 9090));
+    }
+    for layer in file.iter().chain([&environment.layer, &env::flags(sources)]) {
+        reader::read_section(layer, &mut config, &mut reader);
+    }
+    rules::settle(&mut config, &environment.every, sources.env, &mut reader);
+    match Problems::new(reader.problems) {
+        Some(problems) => Err(problems),
+        None => Ok(Loaded { config, warnings: environment.warnings }),
+    }
+}
+
+/// The tree of a file, if it has one.
+fn read_file(path: &Path, reader: &mut Reader) -> Option<Node> {
+    let shown: Arc<str> = path.to_string_lossy().into();
+    let tree = match fs::read_to_string(path) {
+        Ok(text) => node::parse(&text, &shown, &mut reader.problems),
+        Err(error) => {
+            let origin = Origin::File { path: shown, line: None };
+            reader.report_at(&origin, format!("a file that cannot be read ({error})"), "a readable file in UTF-8");
+            None
+        }
+    };
+    reader.partial = tree.is_none();
+    tree
+}

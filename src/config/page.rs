@@ -1,0 +1,54 @@
+//! The sheet on which the reference is written: indented YAML with comments.
+
+/// Text under construction.
+#[derive(Default)]
+pub(super) struct Page {
+    text: String,
+    indent: usize,
+}
+
+impl Page {
+    /// One line at the present indentation.
+    pub(super) fn line(&mut self, line: &str) {
+        if !line.is_empty() {
+            self.text.push_str(&"  ".repeat(self.indent));
+            self.text.push_str(line);
+        }
+        self.text.push('\n');
+    }
+
+    /// An empty line before a section, unless the section is the first below another.
+    pub(super) fn gap(&mut self) {
+        if !self.text.ends_with(":\n") {
+            self.line("");
+        }
+    }
+
+    /// One comment; each line of it becomes a comment line.
+    pub(super) fn comment(&mut self, text: &str) {
+        for line in text.lines() {
+            self.line(format!("# {line}").trim_end());
+        }
+    }
+
+    /// The documentation of a setting, and what it may be.
+    pub(super) fn describe(&mut self, docs: &[&str], allowed: &str) {
+        for doc in docs {
+            self.comment(doc.trim());
+        }
+        if !allowed.is_empty() {
+            self.comment(&format!("Allowed: {allowed}."));
+        }
+    }
+
+    /// Writes what belongs below the last line.
+    pub(super) fn below(&mut self, write: impl FnOnce(&mut Page)) {
+        self.indent += 1;
+        write(self);
+        self.indent -= 1;
+    }
+
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+}

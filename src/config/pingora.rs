@@ -1,0 +1,70 @@
+//! The one place where our settings become Pingora's.
+//!
+//! Pingora can read its own file; two files with two sets of names would be two truths, so ramjet never lets it.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use pingora_core::server::configuration::ServerConf;
+
+use super::table::Config;
+
+/// Pingora's settings. `daemon` is the `-d` flag; the `-u` flag is Pingora's `Opt::upgrade` and has no place here.
+///
+/// `max_retries` keeps Pingora's 16, which is why `retry.attempts` ends there.
+pub fn server_conf(config: &Config, daemon: bool) -> ServerConf {
+    let server = &config.server;
+    ServerConf {
+        daemon,
+        threads: threads(server.threads),
+        pid_file: text(&server.pid_file),
+        upgrade_sock: text(&server.upgrade_sock),
+        user: server.user.clone(),
+        group: server.group.clone(),
+        grace_period_seconds: Some(whole_seconds(server.grace)),
+        graceful_shutdown_timeout_seconds: Some(whole_seconds(server.drain_limit)),
+        ..ServerConf::default()
+    }
+}
+
+fn threads(configured: Option<u32>) -> usize {
+    let configured = configured.and_then(|threads| usize::try_from(threads).ok());
+    configured.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Paths come from UTF-8 text, so nothing is lost.
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Seconds, rounded up: a promise to wait is kept.
+fn whole_seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_reach_pingora() {
+        let mut config = Config::default();
+        config.server.threads = Some(3);
+        config.server.grace = Duration::from_millis(1500);
+        config.server.user = Some("ramjet".to_owned());
+        let conf = server_conf(&config, true);
+        assert!(conf.daemon);
+        assert_eq!(conf.threads, 3);
+        assert_eq!(conf.pid_file, "/run/ramjet.pid");
+        assert_eq!(conf.upgrade_sock, "/run/ramjet.upgrade.sock");
+        assert_eq!(conf.grace_period_seconds, Some(2));
+        assert_eq!(conf.graceful_shutdown_timeout_seconds, Some(1800));
+        assert_eq!((conf.user.as_deref(), conf.group), (Some("ramjet"), None));
+    }
+
+    #[test]
+    fn no_thread_count_means_every_core() {
+        assert!(server_conf(&Config::default(), false).threads >= 1);
+    }
+}

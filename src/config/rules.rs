@@ -1,0 +1,126 @@
+//! What no single setting can check: settings against each other, and the replicas' names, addresses and keys.
+
+use std::collections::HashMap;
+use std::fs;
+use std::mem;
+use std::path::Path;
+
+use super::kind::Scalar;
+use super::problem::{Problem, quoted};
+use super::reader::Reader;
+use super::table::{Config, WrittenReplica};
+use super::units::Quantity;
+use super::url::ReplicaUrl;
+use super::values::{Replica, Secret};
+
+/// What the environment says about every replica at once.
+#[derive(Debug, Default)]
+pub(super) struct EveryReplica {
+    pub(super) models: Option<Vec<String>>,
+    pub(super) api_key: Option<Secret>,
+}
+
+/// Checks the settings as a whole and builds the fleet.
+pub(super) fn settle(config: &mut Config, every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) {
+    config.fleet.replicas = fleet(every, env, reader);
+    let routing = &config.routing;
+    if routing.max_prefix_bytes < routing.block_bytes {
+        let allowed = format!("at least routing.block_bytes, which is {}", routing.block_bytes.write());
+        reader.report_setting("routing.max_prefix_bytes", routing.max_prefix_bytes.write(), allowed);
+    }
+}
+
+fn fleet(every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) -> Vec<Replica> {
+    let written = mem::take(&mut reader.written);
+    how_many(written.len(), reader);
+    let (mut names, mut urls) = (Claims::new("a name"), Claims::new("a URL"));
+    let mut replicas = Vec::with_capacity(written.len());
+    for (index, replica) in written.into_iter().enumerate() {
+        let path = format!("fleet.replicas[{index}]");
+        let api_key = every.api_key.clone().or_else(|| api_key(&replica, &path, env, reader));
+        let WrittenReplica { name, url, models, .. } = replica;
+        if let Some(name) = &name {
+            names.claim(name, format!("{path}.name"), reader);
+        }
+        let Some(url) = url else { continue };
+        let alone = urls.claim(&ReplicaUrl.show(&url), format!("{path}.url"), reader);
+        let name = name.unwrap_or_else(|| {
+            let name = url.authority();
+            // the default names of equal URLs are equal too, which is no news
+            if alone {
+                names.claim(&name, format!("{path}.name"), reader);
+            }
+            name
+        });
+        let models = every.models.clone().unwrap_or(models);
+        replicas.push(Replica { name, host: url.host, port: url.port, prefix: url.prefix, models, api_key });
+    }
+    replicas
+}
+
+/// Slots are 16 bits wide; and a router without replicas routes nothing.
+fn how_many(count: usize, reader: &mut Reader) {
+    const MOST: usize = u16::MAX as usize;
+    let unreadable = |problem: &Problem| matches!(problem.path.as_str(), "fleet" | "fleet.replicas");
+    if count == 0 && !reader.partial && !reader.problems.iter().any(unreadable) {
+        reader.report_setting("fleet.replicas", "no replica", "at least one, here, in RJ_UPSTREAM or in --upstream");
+    } else if count > MOST {
+        reader.report_setting("fleet.replicas", format!("{count} replicas"), format!("at most {MOST}"));
+    }
+}
+
+/// What only one replica may have, and which setting has it.
+struct Claims {
+    what: &'static str,
+    owners: HashMap<String, String>,
+}
+
+impl Claims {
+    fn new(what: &'static str) -> Claims {
+        Claims { what, owners: HashMap::new() }
+    }
+
+    /// Whether the setting at `path` is the first to have `value`; else a problem that names the first.
+    fn claim(&mut self, value: &str, path: String, reader: &mut Reader) -> bool {
+        if let Some(owner) = self.owners.get(value) {
+            let allowed = format!("{} of its own ({owner} has this one)", self.what);
+            reader.report_setting(&path, format!("{} again", quoted(value)), allowed);
+            return false;
+        }
+        self.owners.insert(value.to_owned(), path);
+        true
+    }
+}
+
+/// The key of a replica. What is wrong with it is said without its value.
+fn api_key(replica: &WrittenReplica, path: &str, env: &[(String, String)], reader: &mut Reader) -> Option<Secret> {
+    match (&replica.api_key_env, &replica.api_key_file) {
+        (None, None) => None,
+        (Some(_), Some(_)) => {
+            let found = "api_key_env beside it";
+            reader.report_setting(&format!("{path}.api_key_file"), found, "one of api_key_env and api_key_file");
+            None
+        }
+        (Some(name), None) => {
+            let key = key_from_env(name, env);
+            report_key(key, &format!("{path}.api_key_env"), "the name of a variable that holds", reader)
+        }
+        (None, Some(file)) => {
+            report_key(key_from_file(file), &format!("{path}.api_key_file"), "a readable file that holds", reader)
+        }
+    }
+}
+
+fn report_key(key: Result<Secret, String>, path: &str, source: &str, reader: &mut Reader) -> Option<Secret> {
+    key.map_err(|found| reader.report_setting(path, found, format!("{source} {}", Secret::ALLOWED))).ok()
+}
+
+fn key_from_env(name: &str, env: &[(String, String)]) -> Result<Secret, String> {
+    let (_, value) = env.iter().find(|(other, _)| other == name).ok_or_else(|| format!("{name}, which is not set"))?;
+    Secret::new(value).ok_or_else(|| format!("{name}, whose value is not shown"))
+}
+
+fn key_from_file(file: &Path) -> Result<Secret, String> {
+    let text = fs::read_to_string(file).map_err(|error| format!("a file that cannot be read ({error})"))?;
+    Secret::new(&text).ok_or_else(|| "a file whose content is not shown".to_owned())
+}

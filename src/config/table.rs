@@ -1,0 +1,202 @@
+//! Every setting, once: type, default, what is allowed, and why it exists.
+//!
+//! The structs below are the checked configuration. Adding a key is adding one entry here; its reader, its error
+//! texts and its place in the reference follow. Only rules that span several settings live elsewhere (`rules`).
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::kind::{
+    AnyAddr, ENV_NAME, FilePath, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr, bytes, choice,
+    count, nested, number, span,
+};
+use super::node::Node;
+use super::page::Page;
+use super::reader::Reader;
+use super::replicas::Replicas;
+use super::schema::{Kind, Section, settings};
+use super::url::{ReplicaUrl, Url};
+use super::values::{AccessLog, ListenAddr, Replica};
+use crate::types::{Basis, PolicyKind};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+
+const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+const fn secs(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+const fn mins(count: u64) -> Duration {
+    Duration::from_secs(count * 60)
+}
+
+const fn hours(count: u64) -> Duration {
+    Duration::from_secs(count * 3_600)
+}
+
+fn local(ip: Ipv4Addr, port: u16) -> SocketAddr {
+    SocketAddr::from((ip, port))
+}
+
+settings! {
+    /// The checked configuration.
+    pub struct Config {
+        /// Where ramjet listens.
+        listen: Listen = Listen::default(), nested();
+        /// The engines behind it.
+        fleet: Fleet = Fleet::default(), nested();
+        /// How a request finds its replica.
+        routing: Routing = Routing::default(), nested();
+        /// How a replica is known to work.
+        health: Health = Health::default(), nested();
+        /// What happens when an attempt fails before anything reached the client.
+        retry: Retry = Retry::default(), nested();
+        /// How long each phase of a request may take. There is no limit for the whole.
+        timeouts: Timeouts = Timeouts::default(), nested();
+        /// What is refused for its size.
+        limits: Limits = Limits::default(), nested();
+        /// The process.
+        server: Server = Server::default(), nested();
+        /// What is written to the log.
+        log: Log = Log::default(), nested();
+    }
+
+    /// Where ramjet listens.
+    pub struct Listen {
+        /// For clients.
+        api: Vec<ListenAddr> = vec![ListenAddr::Tcp(local(Ipv4Addr::UNSPECIFIED, 8000))],
+            ListOf { min: 1, item: AnyAddr };
+        /// For operators: metrics and the admin API. Keep it off public networks.
+        admin: SocketAddr = local(Ipv4Addr::LOCALHOST, 9090), TcpAddr;
+    }
+
+    /// The engines.
+    pub struct Fleet {
+        /// The engine instances to choose from; at least one, unless RJ_UPSTREAM or --upstream names them.
+        replicas: Vec<Replica> = Vec::new(), Replicas;
+    }
+
+    /// One replica as it is written in the file; the rules make a `Replica` of it.
+    pub(super) struct WrittenReplica {
+        /// Its name in metrics, logs and decisions, unique in the fleet. Null: host:port of its URL.
+        name: Option<String> = None, OrNull(NAME);
+        /// Where it is. The port is 80 unless given; a path such as /v1 at the end is never doubled.
+        url: Option<Url> = None, Required(ReplicaUrl);
+        /// The models it serves. Empty: any.
+        models: Vec<String> = Vec::new(), ListOf { min: 0, item: LINE };
+        /// The environment variable that holds the key sent to it.
+        api_key_env: Option<String> = None, OrNull(ENV_NAME);
+        /// The file that holds the key sent to it.
+        api_key_file: Option<PathBuf> = None, OrNull(FilePath);
+    }
+
+    /// How a request finds its replica.
+    pub struct Routing {
+        /// affinity: credit for cached blocks minus load; load: fewest reserved units; round_robin: rotation.
+        policy: PolicyKind = PolicyKind::Affinity, choice();
+        /// The size of the blocks in which prompts are compared.
+        block_bytes: usize = 2 * KIB, bytes(256..=64 * KIB);
+        /// How much of a prompt is compared at most.
+        max_prefix_bytes: usize = 2 * MIB, bytes(256..=64 * MIB);
+        /// The most memory that the prefix index takes.
+        index_memory: usize = 256 * MIB, bytes(MIB..=64 * GIB);
+        /// Parameters of the affinity policy.
+        affinity: Affinity = Affinity::default(), nested();
+    }
+
+    /// Parameters of the affinity policy.
+    pub struct Affinity {
+        /// What an overlap is compared with: nothing, the least overlap of a peer, or the best overlap of a peer.
+        basis: Basis = Basis::Relative, choice();
+        /// The overlap, in blocks, beyond which credit no longer grows.
+        cap_blocks: u32 = 32, count(1..=65_536);
+        /// What one unit of load costs, in blocks of overlap.
+        alpha: f64 = 4.0, number(0.0..=1000.0);
+        /// The uncached bytes of a body that make one unit of load.
+        load_unit: usize = 32 * KIB, bytes(KIB..=64 * MIB);
+        /// The most units that one request can weigh.
+        max_load_units: u32 = 8, count(1..=1024);
+        /// Whether a request weighs one unit only once its first token has come.
+        phase_aware: bool = true, Switch;
+    }
+
+    /// How a replica is known to work.
+    pub struct Health {
+        /// A cheap question asked again and again.
+        readiness: Readiness = Readiness::default(), nested();
+    }
+
+    /// The readiness probe.
+    pub struct Readiness {
+        /// The time between two probes of a replica.
+        interval: Duration = secs(5), span(ms(100)..=hours(1));
+        /// How long an answer may take.
+        timeout: Duration = secs(5), span(ms(10)..=mins(5));
+        /// What is asked for.
+        path: String = "/v1/models".to_owned(), REQUEST_PATH;
+        /// Failures in a row that fence a replica.
+        failures: u32 = 2, count(1..=100);
+        /// Successes in a row that bring it back.
+        successes: u32 = 2, count(1..=100);
+    }
+
+    /// What happens when an attempt fails before anything reached the client.
+    pub struct Retry {
+        /// The most replicas that see one request, the first included.
+        attempts: u32 = 2, count(1..=16);
+        /// Whether a request without side effects is sent again when its connection is lost before the first byte.
+        replay_lost: bool = true, Switch;
+    }
+
+    /// How long each phase of a request may take.
+    pub struct Timeouts {
+        /// To open a connection to a replica.
+        connect: Duration = secs(2), span(ms(1)..=mins(10));
+        /// From the request to the first byte of the response: queueing and prefill.
+        first_byte: Duration = mins(15), span(ms(1)..=hours(24));
+        /// Silence between two bytes of a response.
+        idle_read: Duration = mins(10), span(ms(1)..=hours(24));
+        /// Silence between two pieces of a request's body.
+        client_body: Duration = secs(60), span(ms(1)..=hours(1));
+        /// How long an idle connection is kept. Stay below what the engines keep (uvicorn: 5s).
+        pool_idle: Duration = secs(4), span(ms(1)..=hours(1));
+        /// The idle time before TCP keepalive probes a connection to a replica.
+        tcp_keepalive: Duration = secs(30), span(secs(1)..=hours(2));
+    }
+
+    /// What is refused for its size.
+    pub struct Limits {
+        /// The largest body of a request.
+        body: usize = 64 * MIB, bytes(KIB..=GIB);
+    }
+
+    /// The process.
+    pub struct Server {
+        /// Threads for requests. Null: one for each core.
+        threads: Option<u32> = None, OrNull(count(1..=1024));
+        /// Where a daemon writes its process id.
+        pid_file: PathBuf = PathBuf::from("/run/ramjet.pid"), FilePath;
+        /// The socket over which an upgrade takes the listeners from the old process.
+        upgrade_sock: PathBuf = PathBuf::from("/run/ramjet.upgrade.sock"), FilePath;
+        /// After SIGTERM, how long new requests are still served while /health already says draining.
+        grace: Duration = secs(5), span(ms(0)..=hours(1));
+        /// After that, how long running streams may take to finish.
+        drain_limit: Duration = mins(30), span(ms(0)..=hours(24));
+        /// The user that a daemon becomes.
+        user: Option<String> = None, OrNull(LINE);
+        /// The group that a daemon becomes.
+        group: Option<String> = None, OrNull(LINE);
+    }
+
+    /// What is written to the log.
+    pub struct Log {
+        /// One line for each request.
+        access: AccessLog = AccessLog::Json, choice();
+    }
+}

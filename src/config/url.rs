@@ -1,0 +1,158 @@
+//! The URL of a replica: where to connect, and what goes before the API's paths.
+//!
+//! A general URL crate was considered and refused: it accepts far more than a replica's address may hold, repairs
+//! what should be reported, and what it accepts would have to be refused here anyway.
+
+use std::net::Ipv6Addr;
+
+use super::kind::Scalar;
+use super::problem::quoted;
+
+const DEFAULT_PORT: u16 = 80;
+
+/// A replica's address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Url {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) prefix: String,
+}
+
+impl Url {
+    /// `host:port`, the default name of a replica.
+    pub(super) fn authority(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
+    /// The address in `text`, or what is wrong with it.
+    fn parse(text: &str) -> Result<Url, &'static str> {
+        let rest = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
+            Some((scheme, _)) if scheme.eq_ignore_ascii_case("https") => return Err("https is not in this version"),
+            _ => return Err("no http://"),
+        };
+        if rest.contains(['?', '#']) {
+            return Err("it has a query or a fragment");
+        }
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if authority.contains('@') {
+            return Err("it has user information");
+        }
+        let (host, port) = authority_parts(authority)?;
+        Ok(Url { host: host.to_ascii_lowercase(), port, prefix: prefix(path)? })
+    }
+}
+
+/// The host, IPv6 in brackets, and the port.
+fn authority_parts(authority: &str) -> Result<(&str, u16), &'static str> {
+    let end = match authority.find(']') {
+        Some(bracket) => bracket + 1,
+        None => authority.find(':').unwrap_or(authority.len()),
+    };
+    let (host, port) = authority.split_at(end);
+    let valid = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)),
+    };
+    if !valid {
+        return Err("its host is not one");
+    }
+    let port = match port.strip_prefix(':') {
+        Some(digits) => digits.parse().ok().filter(|port| *port > 0).ok_or("its port is not one")?,
+        None if port.is_empty() => DEFAULT_PORT,
+        None => return Err("its port is not one"),
+    };
+    Ok((host, port))
+}
+
+/// The path without the slash at its end and without `/v1`, which every API path brings along.
+fn prefix(path: &str) -> Result<String, &'static str> {
+    if !path.chars().all(|c| c.is_ascii_graphic()) {
+        return Err("its path has spaces or characters outside ASCII");
+    }
+    let path = path.trim_end_matches('/');
+    Ok(path.strip_suffix("/v1").unwrap_or(path).trim_end_matches('/').to_owned())
+}
+
+/// The kind of setting that is a replica's address.
+pub(super) struct ReplicaUrl;
+
+impl Scalar for ReplicaUrl {
+    type Value = Url;
+
+    fn parse(&self, text: &str) -> Option<Url> {
+        Url::parse(text).ok()
+    }
+
+    fn allowed(&self) -> String {
+        "http://HOST[:PORT][/PREFIX]".to_owned()
+    }
+
+    fn show(&self, url: &Url) -> String {
+        format!("http://{}{}", url.authority(), url.prefix)
+    }
+
+    /// User information and queries may hold secrets, so a URL that has any is not repeated.
+    fn found(&self, text: &str) -> String {
+        let shown = if text.contains(['@', '?', '#']) { "a URL that is not shown".to_owned() } else { quoted(text) };
+        match Url::parse(text) {
+            Ok(_) => shown,
+            Err(reason) => format!("{shown} ({reason})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_never_doubles_v1() {
+        let cases = [
+            ("http://a", ("a", 80, "")),
+            ("HTTP://A:8000/", ("a", 8000, "")),
+            ("http://a:8000/v1", ("a", 8000, "")),
+            ("http://a:8000/v1/", ("a", 8000, "")),
+            ("http://a:8000/engines/m1/v1", ("a", 8000, "/engines/m1")),
+            ("http://a:8000/av1", ("a", 8000, "/av1")),
+            ("http://[::1]:8000/x//", ("[::1]", 8000, "/x")),
+            ("http://[::1]", ("[::1]", 80, "")),
+        ];
+        for (text, (host, port, prefix)) in cases {
+            let url = Url::parse(text).unwrap();
+            assert_eq!((url.host.as_str(), url.port, url.prefix.as_str()), (host, port, prefix), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_refusal_has_its_reason() {
+        let cases = [
+            ("a:8000", "no http://"),
+            ("ftp://a", "no http://"),
+            ("https://a", "https is not in this version"),
+            ("http://", "its host is not one"),
+            ("http://a b", "its host is not one"),
+            ("http://[::1", "its host is not one"),
+            ("http://[zz]:1", "its host is not one"),
+            ("http://::1:8000", "its host is not one"),
+            ("http://a:", "its port is not one"),
+            ("http://a:0", "its port is not one"),
+            ("http://a:70000", "its port is not one"),
+            ("http://[::1]8000", "its port is not one"),
+            ("http://a/b c", "its path has spaces or characters outside ASCII"),
+            ("http://a/?x=1", "it has a query or a fragment"),
+            ("http://a/#x", "it has a query or a fragment"),
+            ("http://user:pass@a", "it has user information"),
+        ];
+        for (text, reason) in cases {
+            assert_eq!(Url::parse(text), Err(reason), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_may_hold_a_secret_is_not_repeated() {
+        for text in ["http://user:hunter2@a", "http://a/?token=hunter2", "ftp://hunter2@a#hunter2"] {
+            assert!(!ReplicaUrl.found(text).contains("hunter2"), "{text}");
+        }
+    }
+}

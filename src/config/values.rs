@@ -1,0 +1,89 @@
+//! The values of a checked configuration that are more than numbers and words.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ListenAddr {
+    /// An address and a port.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for ListenAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddr::Tcp(address) => address.fmt(f),
+            ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// One engine instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// Its stable name, unique in the fleet.
+    pub name: String,
+    /// A host name, an IPv4 address, or an IPv6 address in brackets.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+    /// What goes before `/v1` in request paths: empty, or begins with `/` and does not end with one.
+    pub prefix: String,
+    /// The models it serves; empty for any.
+    pub models: Vec<String>,
+    /// The key sent to it instead of the client's.
+    pub api_key: Option<Secret>,
+}
+
+/// A value that nothing shows again.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// What a secret may be.
+    pub(super) const ALLOWED: &'static str = "one line of visible ASCII characters";
+
+    /// A secret that can stand in a header; white space around it (the newline that ends a file) is dropped.
+    pub(super) fn new(text: &str) -> Option<Secret> {
+        let text = text.trim();
+        let fits = !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic());
+        fits.then(|| Secret(text.to_owned()))
+    }
+
+    /// The value itself, for the one header it belongs in.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(not shown)")
+    }
+}
+
+/// Whether each request leaves a line in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLog {
+    /// One JSON object a line.
+    Json,
+    /// No access lines.
+    Off,
+}
+
+impl AccessLog {
+    /// Every choice, in the order in which documents list them.
+    pub const ALL: [AccessLog; 2] = [AccessLog::Json, AccessLog::Off];
+
+    /// The word used in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            AccessLog::Json => "json",
+            AccessLog::Off => "off",
+        }
+    }
+}
