@@ -1,10 +1,53 @@
-//! ramjet.
+//! ramjet: a reverse proxy that sends each inference request to the replica that can answer it with the least repeated
+//! work.
+//!
+//! # The life of a request
+//!
+//! 1. A client's request arrives at a Pingora listener. [`proxy`] reads its whole body (`proxy/body.rs` says how it
+//!    still gets upstream) and [`api`] turns it into a *canonical prompt*, hashed block by block into *fingerprints*.
+//! 2. [`fleet`] walks the *prefix index* of [`prefix`] once for all replicas: how many leading blocks does each hold?
+//!    [`policy`] ranks the replicas by that and by their *load*, and the winner's share is *reserved* in the same step.
+//! 3. The prompt is *claimed* for the replica as pending, the request is forwarded byte for byte, and the answer streams
+//!    back untouched. It is read beside: the first generated token confirms the claim and shrinks the reservation.
+//! 4. An attempt that fails before a byte was answered walks on in the same ranking. Whatever happens, guards in the
+//!    request's context give back what was taken.
+//!
+//! Meanwhile [`engine`] resolves host names and probes readiness, [`telemetry`] counts, and [`admin`] shows.
+//!
+//! # Who may know whom
+//!
+//! ```text
+//! types  ←  api, prefix, policy  ←  fleet  ←  engine, telemetry, proxy, admin  ←  server  ←  main
+//!                                             config (known by server and main only)
+//! ```
+//!
+//! - [`api`], [`prefix`] and [`policy`] are pure: no clock, no lock, no randomness, no IO, nothing asynchronous. What
+//!   changes from call to call is a parameter, so every decision can be replayed from values.
+//! - [`proxy`] is the only place that names pingora-proxy; it counts and writes through [`telemetry`].
+//! - [`config`] becomes plain values in [`server`]; nothing below reads it.
+//!
+//! **Architecture invariant:** nothing that a client may see names a replica, a host, a key or another client's prompt.
+//!
+//! # Where to look
+//!
+//! | question | place |
+//! |---|---|
+//! | why did it go there? | [`policy::select`], [`policy::score`] |
+//! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
+//! | who holds what? | [`prefix::index`], [`prefix::residency`] |
+//! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |
+//! | when is a replica fenced? | [`policy::health`], [`engine::probe`] |
+//! | what does a setting mean? | `config/table.rs`, or `ramjet reference` |
 
+pub mod admin;
 pub mod api;
+pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod fleet;
 pub mod policy;
 pub mod prefix;
+pub mod proxy;
+pub mod server;
 pub mod telemetry;
 pub mod types;

@@ -1,2 +1,51 @@
-//! x
-fn main() {}
+//! The daemon's entry: arguments, configuration, run.
+
+use clap::Parser;
+use ramjet::cli::{Cli, Command};
+use ramjet::config::{self, Loaded, Sources};
+use ramjet::server;
+use std::process::ExitCode;
+
+/// `EX_USAGE` of sysexits.h: the configuration is wrong.
+const BAD_CONFIGURATION: u8 = 64;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Some(Command::Reference) = cli.command {
+        print!("{}", config::reference());
+        return ExitCode::SUCCESS;
+    }
+    let env: Vec<(String, String)> =
+        std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
+    let sources = Sources {
+        file: cli.config.as_deref(),
+        upstream: cli.upstream.as_deref(),
+        listen: cli.listen.as_deref(),
+        admin: cli.admin.as_deref(),
+        env: &env,
+    };
+    match config::load(&sources) {
+        Err(problems) => {
+            eprintln!("{problems}");
+            ExitCode::from(BAD_CONFIGURATION)
+        }
+        Ok(loaded) if cli.test => {
+            loaded.warnings.iter().for_each(|w| eprintln!("{w}"));
+            println!("the configuration is good");
+            ExitCode::SUCCESS
+        }
+        Ok(loaded) => serve(&loaded, &cli),
+    }
+}
+
+fn serve(loaded: &Loaded, cli: &Cli) -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn,ramjet=info,access=info")).init();
+    loaded.warnings.iter().for_each(|w| log::warn!("{w}"));
+    match server::run(&loaded.config, cli) {
+        Ok(never) => match never {},
+        Err(e) => {
+            eprintln!("ramjet: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -62,7 +62,7 @@ const NAMES: [(&str, Act); 27] = [
     ("RJ_UPSTREAM_DP_RANKS", Act::Later),
     ("RJ_UPSTREAM_RANK_PROBE", Act::Later),
     ("RJ_UPSTREAM_RANK_PROBE_TIMEOUT_MS", Act::Later),
-    ("RJ_MAX_TOKENS_STRIP", Act::Later),
+    ("RJ_MAX_TOKENS_STRIP", Act::Key("compat.strip_max_tokens_over")),
     ("RJ_ADVERTISE_CTX_MARGIN", Act::Later),
 ];
 

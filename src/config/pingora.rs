@@ -12,7 +12,8 @@ use super::table::Config;
 
 /// Pingora's settings. `daemon` is the `-d` flag; the `-u` flag is Pingora's `Opt::upgrade` and has no place here.
 ///
-/// `max_retries` keeps Pingora's 16, which is why `retry.attempts` ends there.
+/// Pingora's grace period is the only time that running requests get; what it calls the graceful shutdown timeout
+/// begins after they were dropped. `max_retries` keeps Pingora's 16, which is why `retry.attempts` ends there.
 pub fn server_conf(config: &Config, daemon: bool) -> ServerConf {
     let server = &config.server;
     ServerConf {
@@ -22,8 +23,8 @@ pub fn server_conf(config: &Config, daemon: bool) -> ServerConf {
         upgrade_sock: text(&server.upgrade_sock),
         user: server.user.clone(),
         group: server.group.clone(),
-        grace_period_seconds: Some(whole_seconds(server.grace)),
-        graceful_shutdown_timeout_seconds: Some(whole_seconds(server.drain_limit)),
+        grace_period_seconds: Some(whole_seconds(server.drain_limit)),
+        graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
     }
 }
@@ -51,7 +52,7 @@ mod tests {
     fn settings_reach_pingora() {
         let mut config = Config::default();
         config.server.threads = Some(3);
-        config.server.grace = Duration::from_millis(1500);
+        config.server.drain_limit = Duration::from_millis(1500);
         config.server.user = Some("ramjet".to_owned());
         let conf = server_conf(&config, true);
         assert!(conf.daemon);
@@ -59,7 +60,7 @@ mod tests {
         assert_eq!(conf.pid_file, "/run/ramjet.pid");
         assert_eq!(conf.upgrade_sock, "/run/ramjet.upgrade.sock");
         assert_eq!(conf.grace_period_seconds, Some(2));
-        assert_eq!(conf.graceful_shutdown_timeout_seconds, Some(1800));
+        assert_eq!(conf.graceful_shutdown_timeout_seconds, Some(1));
         assert_eq!((conf.user.as_deref(), conf.group), (Some("ramjet"), None));
     }
 

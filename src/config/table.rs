@@ -61,6 +61,8 @@ settings! {
         timeouts: Timeouts = Timeouts::default(), nested();
         /// What is refused for its size.
         limits: Limits = Limits::default(), nested();
+        /// What is changed in a request on its way, where engines stumble over it.
+        compat: Compat = Compat::default(), nested();
         /// The process.
         server: Server = Server::default(), nested();
         /// What is written to the log.
@@ -158,9 +160,10 @@ settings! {
     pub struct Timeouts {
         /// To open a connection to a replica.
         connect: Duration = secs(2), span(ms(1)..=mins(10));
-        /// From the request to the first byte of the response: queueing and prefill.
+        /// From the request to the first byte of the response: queueing and prefill. An engine may be silent for
+        /// this or for idle_read, whichever is longer.
         first_byte: Duration = mins(15), span(ms(1)..=hours(24));
-        /// Silence between two bytes of a response.
+        /// Silence between two bytes of a response; see first_byte.
         idle_read: Duration = mins(10), span(ms(1)..=hours(24));
         /// Silence between two pieces of a request's body.
         client_body: Duration = secs(60), span(ms(1)..=hours(1));
@@ -176,6 +179,12 @@ settings! {
         body: usize = 64 * MIB, bytes(KIB..=GIB);
     }
 
+    /// What is changed in a request on its way, as edits of single spans of its text.
+    pub struct Compat {
+        /// A max_tokens or max_completion_tokens above this is removed: it means no limit. Null: nothing is removed.
+        strip_max_tokens_over: Option<u32> = Some(100_000), OrNull(count(1..=u32::MAX));
+    }
+
     /// The process.
     pub struct Server {
         /// Threads for requests. Null: one for each core.
@@ -184,9 +193,7 @@ settings! {
         pid_file: PathBuf = PathBuf::from("/run/ramjet.pid"), FilePath;
         /// The socket over which an upgrade takes the listeners from the old process.
         upgrade_sock: PathBuf = PathBuf::from("/run/ramjet.upgrade.sock"), FilePath;
-        /// After SIGTERM, how long new requests are still served while /health already says draining.
-        grace: Duration = secs(5), span(ms(0)..=hours(1));
-        /// After that, how long running streams may take to finish.
+        /// After SIGTERM, how long running requests may take to finish.
         drain_limit: Duration = mins(30), span(ms(0)..=hours(24));
         /// The user that a daemon becomes.
         user: Option<String> = None, OrNull(LINE);

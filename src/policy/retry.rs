@@ -23,6 +23,8 @@ pub enum Failure {
     Lost,
     /// No response in time.
     Timeout,
+    /// A stream ended without its end, or reported an error.
+    BrokenStream,
 }
 
 /// How far the request has come.
@@ -51,14 +53,20 @@ pub struct Limits {
 
 impl Failure {
     /// Every failure, in the order of the metrics' label values.
-    pub const ALL: [Failure; 6] = [
+    pub const ALL: [Failure; 7] = [
         Failure::Connect,
         Failure::ConnectTimeout,
         Failure::StaleConnection,
         Failure::BadGateway,
         Failure::Lost,
         Failure::Timeout,
+        Failure::BrokenStream,
     ];
+
+    /// Whether no engine was reached at all.
+    pub fn is_connect(self) -> bool {
+        matches!(self, Failure::Connect | Failure::ConnectTimeout)
+    }
 
     /// The label value.
     pub fn label(self) -> &'static str {
@@ -69,6 +77,7 @@ impl Failure {
             Failure::BadGateway => "bad_gateway",
             Failure::Lost => "lost",
             Failure::Timeout => "timeout",
+            Failure::BrokenStream => "broken_stream",
         }
     }
 }
@@ -93,7 +102,7 @@ pub fn verdict(failure: Failure, progress: Progress, limits: Limits) -> Verdict 
         Failure::Connect | Failure::ConnectTimeout => true,
         Failure::StaleConnection | Failure::BadGateway => progress.repeatable,
         Failure::Lost => progress.repeatable && limits.replay_lost,
-        Failure::Timeout => false,
+        Failure::Timeout | Failure::BrokenStream => false,
     };
     match failure {
         _ if !allowed => Verdict::GiveUp,

@@ -1,0 +1,204 @@
+//! The whole request body, read before a replica is chosen, and how it still reaches that replica.
+//!
+//! pingora-proxy 0.9.1 sends a body that was read early only if its retry buffer holds something, and that buffer gives
+//! up for good beyond 64 KiB. So, once the body has been read, the buffer is made to hold a *sentinel*: some bytes of
+//! no interest, which the proxy sends through `request_body_filter`, where they are exchanged for the real body. The
+//! sentinel stays in the buffer, so every further attempt gets the body again; the body itself is a counted reference.
+//!
+//! How a sentinel is left, by framing:
+//! - length known: the buffer is switched on for the tail of the body only, which a single read never exceeds;
+//! - HTTP/2 without length: the first frame is read with the buffer on, the others past it;
+//! - HTTP/1.1 chunked up to 64 KiB: the body is its own sentinel;
+//! - HTTP/1.1 chunked beyond: the connection is seated in a fresh session whose request has a one-byte body.
+//!
+//! **Guard rails:** `upstream_peer` refuses to go on without a sentinel ([`is_seated`]), which turns a change in Pingora
+//! into a clean 500 rather than a request that hangs; `tests/it/bodies.rs` plays sizes × framings; the version is pinned.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use pingora_core::apps::HttpPersistentSettings;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::v1::server::HttpSession as SessionV1;
+use pingora_error::{Error, ErrorType, Result};
+use pingora_http::RequestHeader;
+use pingora_proxy::Session;
+use std::future::poll_fn;
+use std::time::Duration;
+
+/// Pingora's retry buffer, which cannot be configured.
+const RETRY_BUFFER: usize = 64 << 10;
+/// What is reserved ahead for a body whose length is only claimed.
+const RESERVE_AT_MOST: usize = 1 << 20;
+
+/// A request's body on its way to the engine.
+#[derive(Default)]
+pub(super) enum Body {
+    /// There is none, or it streams through unread.
+    #[default]
+    Untouched,
+    /// Read in full and held until it can no longer be replayed.
+    Held(Bytes),
+    /// Given up: the answer has begun.
+    Released,
+}
+
+/// Why a body could not be read.
+#[derive(Debug)]
+pub(super) enum BodyFailure {
+    /// Larger than the limit.
+    TooLarge,
+    /// The client went silent.
+    Timeout,
+    /// The client left, or sent something that is no body.
+    Broken(Box<Error>),
+}
+
+impl From<Box<Error>> for BodyFailure {
+    fn from(e: Box<Error>) -> Self {
+        BodyFailure::Broken(e.into_down())
+    }
+}
+
+/// Limits on reading.
+#[derive(Clone, Copy)]
+pub(super) struct ReadLimits {
+    pub(super) bytes: usize,
+    pub(super) silence: Duration,
+}
+
+impl Body {
+    /// The body, if it was read.
+    pub(super) fn held(&self) -> Option<&Bytes> {
+        match self {
+            Body::Held(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Lets go of the memory: the answer has begun, so there will be no other attempt.
+    pub(super) fn release(&mut self) {
+        if let Body::Held(_) = self {
+            *self = Body::Released;
+        }
+    }
+
+    /// Puts the body in the place of the sentinel.
+    pub(super) fn replace_sentinel(&self, piece: &mut Option<Bytes>, end_of_stream: bool) -> Result<()> {
+        match self {
+            Body::Untouched => Ok(()),
+            Body::Held(bytes) if end_of_stream => {
+                *piece = Some(bytes.clone());
+                Ok(())
+            }
+            Body::Held(_) => Error::e_explain(ErrorType::InternalError, "the sentinel came in pieces"),
+            // what remains of the sentinel after the answer has begun is nothing that an engine should read
+            Body::Released => {
+                *piece = None;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether Pingora will send a body for this request.
+pub(super) fn is_seated(session: &mut Session) -> bool {
+    session.downstream_session.is_body_empty() || session.downstream_session.get_retry_buffer().is_some()
+}
+
+/// Reads the whole body and leaves a sentinel. An empty body stays [`Body::Untouched`].
+pub(super) async fn read(session: &mut Session, limits: ReadLimits) -> std::result::Result<Body, BodyFailure> {
+    if session.downstream_session.is_body_empty() {
+        return Ok(Body::Untouched);
+    }
+    let length = content_length(session.req_header());
+    if length.is_some_and(|n| n > limits.bytes) {
+        return Err(BodyFailure::TooLarge);
+    }
+    let is_h2 = session.downstream_session.is_http2();
+    if !is_h2 && expects_continue(session.req_header()) {
+        session.downstream_session.write_continue_response().await?;
+    }
+    session.downstream_session.set_read_timeout(Some(limits.silence));
+    let body = read_all(session, length, is_h2, limits).await?;
+    if !body.is_empty() && session.downstream_session.get_retry_buffer().is_none() {
+        reseat(session).await?;
+    }
+    Ok(Body::Held(body))
+}
+
+async fn read_all(
+    session: &mut Session,
+    length: Option<usize>,
+    is_h2: bool,
+    limits: ReadLimits,
+) -> std::result::Result<Bytes, BodyFailure> {
+    let mut body = BytesMut::with_capacity(length.unwrap_or(0).min(RESERVE_AT_MOST));
+    loop {
+        if length.is_none_or(|n| n.saturating_sub(body.len()) <= RETRY_BUFFER) {
+            session.downstream_session.enable_retry_buffering();
+        }
+        let past_buffer = is_h2 && length.is_none() && !body.is_empty();
+        let next = tokio::time::timeout(limits.silence, read_piece(session, past_buffer));
+        let Some(piece) = next.await.map_err(|_| BodyFailure::Timeout)?? else {
+            return Ok(body.freeze());
+        };
+        body.extend_from_slice(&piece);
+        if body.len() > limits.bytes {
+            return Err(BodyFailure::TooLarge);
+        }
+    }
+}
+
+async fn read_piece(session: &mut Session, past_buffer: bool) -> Result<Option<Bytes>> {
+    match &mut *session.downstream_session {
+        ServerSession::H2(h2) if past_buffer => poll_fn(|cx| h2.poll_read_body_bytes(cx))
+            .await
+            .transpose()
+            .map_err(|e| Error::because(ErrorType::ReadError, "reading an HTTP/2 body", e)),
+        _ => session.read_request_body().await,
+    }
+}
+
+/// Seats an HTTP/1.1 connection whose chunked body was read in a fresh session, with the same head but for a one-byte
+/// body. Keep-alive survives.
+async fn reseat(session: &mut Session) -> Result<()> {
+    let keep = HttpPersistentSettings::for_session(&session.downstream_session);
+    let head = sentinel_head(session.req_header())?;
+    let empty = Box::new(ServerSession::new_custom(Box::new(())));
+    let stream = match *std::mem::replace(&mut session.downstream_session, empty) {
+        ServerSession::H1(old) => old.into_inner(),
+        _ => return Error::e_explain(ErrorType::InternalError, "only an HTTP/1 session can be seated anew"),
+    };
+    let mut fresh = SessionV1::new(stream);
+    fresh.set_pipelined_prefix(head);
+    session.downstream_session = Box::new(ServerSession::H1(fresh));
+    session.downstream_session.read_request().await?;
+    keep.apply_to_session(&mut session.downstream_session);
+    session.downstream_session.enable_retry_buffering();
+    session.downstream_session.read_request_body().await?;
+    Ok(())
+}
+
+fn sentinel_head(request: &RequestHeader) -> Result<BytesMut> {
+    let mut request = request.clone();
+    request.remove_header(&TRANSFER_ENCODING);
+    request.remove_header(&EXPECT);
+    request.insert_header(CONTENT_LENGTH, "1")?;
+    let mut head = BytesMut::with_capacity(1024);
+    head.put_slice(request.method.as_str().as_bytes());
+    head.put_u8(b' ');
+    head.put_slice(request.raw_path());
+    head.put_slice(if request.version == http::Version::HTTP_10 { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
+    request.header_to_h1_wire(&mut head);
+    head.put_slice(b"\r\nx");
+    Ok(head)
+}
+
+/// The announced length. With `Transfer-Encoding` present Pingora has taken `Content-Length` out already.
+fn content_length(request: &RequestHeader) -> Option<usize> {
+    request.headers.get(CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
+}
+
+fn expects_continue(request: &RequestHeader) -> bool {
+    request.headers.get(EXPECT).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}

@@ -1,0 +1,95 @@
+//! What one request carries from phase to phase. Guards live here and nowhere else.
+
+use super::RequestIds;
+use super::body::Body;
+use super::relay::Relay;
+use crate::api::endpoint::Endpoint;
+use crate::api::errors::ErrorKind;
+use crate::fleet::claim::ClaimGuard;
+use crate::fleet::reservation::Reservation;
+use crate::policy::retry::{Failure, Verdict};
+use crate::policy::select::Decision;
+use crate::telemetry::metrics::InflightGuard;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The state of one request.
+pub struct Context {
+    pub(super) id: String,
+    pub(super) started: Instant,
+    pub(super) endpoint: Endpoint,
+    pub(super) body: Body,
+    pub(super) prompt: PromptFacts,
+    pub(super) route: Option<Route>,
+    pub(super) attempt: Option<Attempt>,
+    pub(super) relay: Relay,
+    /// Why ramjet answers itself, where that was decided before an error was made of it.
+    pub(super) own_error: Option<ErrorKind>,
+    /// How the last attempt failed.
+    pub(super) failure: Option<Failure>,
+    /// Counts the request until the context goes.
+    _inflight: InflightGuard,
+}
+
+/// What was read from the body.
+#[derive(Default)]
+pub(super) struct PromptFacts {
+    pub(super) chain: Option<Arc<[u64]>>,
+    pub(super) model: Option<String>,
+    /// Size of the body as it came.
+    pub(super) body_bytes: u64,
+}
+
+/// The ranking that attempts walk.
+pub(super) struct Route {
+    pub(super) decision: Decision,
+    /// Where in the ranking the next attempt goes.
+    pub(super) position: usize,
+    pub(super) attempts: u32,
+    /// What follows the failure of the last attempt.
+    pub(super) verdict: Verdict,
+}
+
+/// One attempt at one replica.
+pub(super) struct Attempt {
+    pub(super) reservation: Reservation,
+    pub(super) claim: ClaimGuard,
+    pub(super) began: Instant,
+}
+
+impl Context {
+    pub(super) fn new(id: String, inflight: InflightGuard) -> Self {
+        Context {
+            id,
+            started: Instant::now(),
+            endpoint: Endpoint::Other,
+            body: Body::default(),
+            prompt: PromptFacts::default(),
+            route: None,
+            attempt: None,
+            relay: Relay::default(),
+            own_error: None,
+            failure: None,
+            _inflight: inflight,
+        }
+    }
+
+    /// The fingerprints of the prompt; empty when there are none.
+    pub(super) fn chain(&self) -> Arc<[u64]> {
+        self.prompt.chain.clone().unwrap_or_default()
+    }
+
+    /// Attempts made.
+    pub(super) fn attempts(&self) -> u32 {
+        self.route.as_ref().map_or(0, |r| r.attempts)
+    }
+}
+
+impl RequestIds {
+    pub(super) fn next(&self) -> String {
+        let n = self.next.fetch_add(1, Relaxed);
+        format!("{:016x}", xxh3_64_with_seed(&n.to_le_bytes(), self.seed))
+    }
+}

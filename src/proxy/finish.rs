@@ -1,0 +1,69 @@
+//! `logging`: what is counted and written when a request has ended, well or not.
+
+use super::Proxy;
+use super::context::Context;
+use crate::telemetry::access::Access;
+use crate::telemetry::metrics::Outcome;
+use pingora_error::{Error, ErrorSource};
+use pingora_proxy::Session;
+
+/// What the counters say of a client that left before an answer began; nginx's word for it.
+const CLIENT_LEFT: u16 = 499;
+
+impl Proxy {
+    pub(super) fn on_end(&self, session: &Session, e: Option<&Error>, ctx: &Context) {
+        let left = e.is_some_and(|e| *e.esource() == ErrorSource::Downstream) && ctx.own_error.is_none();
+        if left {
+            self.metrics.client_left();
+        }
+        let outcome = outcome(session, ctx, left);
+        self.metrics.ended(&outcome);
+        if self.settings.access_log {
+            self.write_access_line(ctx, &outcome, end_word(e, ctx, left));
+        }
+        if let Some(e) = e {
+            log::debug!("request {} failed: {e}", ctx.id);
+        }
+    }
+
+    fn write_access_line(&self, ctx: &Context, outcome: &Outcome, end: &str) {
+        let decision = ctx.route.as_ref().map(|r| &r.decision);
+        let tried = ctx.route.as_ref().and_then(|r| r.decision.ranked.get(r.position));
+        let replica = tried.and_then(|r| self.router.fleet().replica(r.id));
+        let access = Access {
+            id: &ctx.id,
+            outcome,
+            body_bytes: ctx.prompt.body_bytes,
+            blocks: ctx.prompt.chain.as_ref().map_or(0, |c| c.len()),
+            replica: replica.map(|r| r.name()),
+            attempts: ctx.attempts(),
+            decision,
+            end,
+        };
+        log::info!(target: "access", "{}", access.line());
+    }
+}
+
+fn outcome(session: &Session, ctx: &Context, left: bool) -> Outcome {
+    let sent = session.response_written().map_or(0, |r| r.status.as_u16());
+    Outcome {
+        endpoint: ctx.endpoint,
+        status: if left && sent < 200 { CLIENT_LEFT } else { sent },
+        stream: ctx.relay.stream,
+        duration: ctx.started.elapsed(),
+        ttft: ctx.relay.ttft(ctx.started),
+        usage: ctx.relay.usage,
+        answered: ctx.relay.good && !left && !ctx.relay.broken,
+    }
+}
+
+fn end_word<'a>(e: Option<&Error>, ctx: &'a Context, left: bool) -> &'a str {
+    match (ctx.own_error, ctx.failure) {
+        _ if left => "client_left",
+        (Some(kind), _) => kind.code(),
+        (None, Some(failure)) if e.is_some() => failure.label(),
+        _ if ctx.relay.broken => "broken_stream",
+        _ if e.is_some() => "internal",
+        _ => "ok",
+    }
+}

@@ -1,0 +1,191 @@
+//! The data path: the only place that names pingora-proxy. One file per phase of a request; this one wires them.
+//!
+//! | phase | file | what happens |
+//! |---|---|---|
+//! | `request_filter` | [`request`], [`body`], [`prepare`] | own endpoints; the body is read and fingerprinted |
+//! | `upstream_peer`, `upstream_request_filter` | [`peer`] | a replica is chosen and reserved; the request is addressed to it |
+//! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | [`retry`] | a failed attempt goes on or ends |
+//! | `response_filter`, `response_body_filter` | [`relay`] | the answer passes; it is read beside |
+//! | `fail_to_proxy` | [`respond`] | ramjet's own errors |
+//! | `logging` | [`finish`] | counters and the access line |
+//!
+//! **Architecture invariant:** everything that is counted is held by a guard in the [`Context`] and given back when
+//! that is dropped, whatever the way out. `logging` counts, it releases nothing.
+
+mod body;
+mod context;
+mod finish;
+mod peer;
+mod prepare;
+mod relay;
+mod request;
+mod respond;
+mod retry;
+
+pub use context::Context;
+pub use prepare::{PromptShape, prepare};
+
+use crate::fleet::router::Router;
+use crate::policy::retry::Limits as RetryLimits;
+use crate::telemetry::metrics::Metrics;
+use async_trait::async_trait;
+use bytes::Bytes;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_error::{Error, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// How long each phase of a request may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Phases {
+    /// To open a connection to a replica.
+    pub connect: Duration,
+    /// Silence of an engine, before and during its answer.
+    pub silence: Duration,
+    /// Silence of a client that is sending a body.
+    pub client_body: Duration,
+    /// How long an idle connection to a replica is kept.
+    pub pool_idle: Duration,
+    /// Idle time before TCP keepalive probes.
+    pub tcp_keepalive: Duration,
+}
+
+/// What the proxy needs to be told.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How prompts become fingerprints.
+    pub shape: PromptShape,
+    /// The largest body.
+    pub max_body: usize,
+    /// Token limits above this are taken out of requests.
+    pub strip_max_tokens_over: Option<u64>,
+    /// Whether a reservation shrinks at the first generated token.
+    pub phase_aware: bool,
+    /// How often and when an attempt is repeated.
+    pub retry: RetryLimits,
+    /// Time limits.
+    pub phases: Phases,
+    /// Whether each request leaves an access line.
+    pub access_log: bool,
+}
+
+/// The proxy service.
+pub struct Proxy {
+    router: Arc<Router>,
+    metrics: Arc<Metrics>,
+    settings: Settings,
+    ids: RequestIds,
+}
+
+/// Request ids: unlike between processes, cheap within one.
+struct RequestIds {
+    seed: u64,
+    next: AtomicU64,
+}
+
+impl Proxy {
+    /// A proxy that chooses with `router`; `seed` makes its request ids differ from those of other processes.
+    pub fn new(router: Arc<Router>, metrics: Arc<Metrics>, settings: Settings, seed: u64) -> Self {
+        Proxy { router, metrics, settings, ids: RequestIds { seed, next: AtomicU64::new(0) } }
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for Proxy {
+    type CTX = Context;
+
+    fn new_ctx(&self) -> Context {
+        Context::new(self.ids.next(), self.metrics.enter())
+    }
+
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        self.on_request(session, ctx).await
+    }
+
+    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+        self.choose_peer(session, ctx).await
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        _session: &mut Session,
+        request: &mut RequestHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        peer::address_request(request, ctx)
+    }
+
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        piece: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        ctx.body.replace_sentinel(piece, end_of_stream)
+    }
+
+    fn fail_to_connect(&self, session: &mut Session, _: &HttpPeer, ctx: &mut Context, e: Box<Error>) -> Box<Error> {
+        self.on_connect_failed(session, ctx, e)
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        e: Box<Error>,
+        ctx: &mut Context,
+        reused: bool,
+    ) -> Box<Error> {
+        self.on_attempt_failed(session, ctx, e, reused)
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        self.on_upstream_head(session, response, ctx)
+    }
+
+    async fn response_filter(
+        &self,
+        _session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        relay::on_head(response, ctx)
+    }
+
+    fn response_body_filter(
+        &self,
+        _session: &mut Session,
+        piece: &mut Option<Bytes>,
+        end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> Result<Option<Duration>> {
+        self.on_piece(piece.as_ref(), end_of_stream, ctx);
+        Ok(None)
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, e: &Error, ctx: &mut Context) -> FailToProxy {
+        respond::failure(session, e, ctx).await
+    }
+
+    async fn logging(&self, session: &mut Session, e: Option<&Error>, ctx: &mut Context) {
+        self.on_end(session, e, ctx);
+    }
+
+    /// The access line and the metrics tell what became of a request; a client that leaves is no error of ours.
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {
+        true
+    }
+
+    fn suppress_proxy_warn_log(&self, _: &Session, _: &Context, _: &Error, _: ProxyWarnLogContext) -> bool {
+        true
+    }
+}

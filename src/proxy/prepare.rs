@@ -1,0 +1,74 @@
+//! From a body to what routing goes by: fingerprints, model, and the edited body where a rule applies. Pure.
+
+use crate::api::canonical;
+use crate::api::edit::strip_token_limits;
+use crate::api::endpoint::Endpoint;
+use crate::api::request;
+use crate::prefix::fingerprint::Chain;
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// How prompts become fingerprints.
+#[derive(Clone, Copy, Debug)]
+pub struct PromptShape {
+    /// The group secret.
+    pub secret: u64,
+    /// Size of a block in bytes.
+    pub block_bytes: usize,
+    /// How much of a prompt is fingerprinted.
+    pub max_prefix_bytes: usize,
+}
+
+/// What was found in a body.
+#[derive(Debug, Default)]
+pub struct Prepared {
+    /// The fingerprints of the prompt.
+    pub chain: Option<Arc<[u64]>>,
+    /// The model asked for.
+    pub model: Option<String>,
+    /// The body to send in place of the one that came.
+    pub edited: Option<Bytes>,
+}
+
+/// Reads a body. One that cannot be understood gives nothing: it is routed by load and forwarded as it came.
+pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, strip_over: Option<u64>) -> Prepared {
+    let Ok(request) = request::read(body) else { return Prepared::default() };
+    let chain = Chain::new(shape.secret, shape.block_bytes, shape.max_prefix_bytes);
+    let prints = match endpoint {
+        Endpoint::Chat => canonical::chat(&request, chain).ok(),
+        Endpoint::Completions => canonical::completion(&request, chain).ok(),
+        Endpoint::Models | Endpoint::Other => None,
+    };
+    Prepared {
+        chain: prints.map(|p| p.prints.into()),
+        model: request.model.map(|m| m.text()),
+        edited: strip_over.and_then(|over| strip_token_limits(body, &request.limits, over)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: PromptShape = PromptShape { secret: 1, block_bytes: 256, max_prefix_bytes: 1 << 20 };
+
+    #[test]
+    fn what_cannot_be_read_gives_nothing_and_changes_nothing() {
+        for body in ["", "[1]", "{\"model\":", "hello"] {
+            let p = prepare(Endpoint::Chat, &Bytes::copy_from_slice(body.as_bytes()), &SHAPE, Some(1));
+            assert!(p.chain.is_none() && p.model.is_none() && p.edited.is_none(), "{body}");
+        }
+    }
+
+    #[test]
+    fn an_edit_does_not_touch_the_fingerprints() {
+        let content = "x".repeat(2000);
+        let plain = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{content}"}}]}}"#);
+        let capped = plain.replacen('{', r#"{"max_tokens":900,"#, 1);
+        let of = |body: &str| prepare(Endpoint::Chat, &Bytes::copy_from_slice(body.as_bytes()), &SHAPE, Some(100));
+        let (a, b) = (of(&plain), of(&capped));
+        assert_eq!(a.chain, b.chain);
+        assert_eq!(a.chain.map(|c| c.len()), Some(7));
+        assert_eq!((a.edited, b.edited), (None, Some(Bytes::from(plain))));
+    }
+}

@@ -1,0 +1,109 @@
+//! The answer on its way to the client: bytes pass untouched, and are read beside for the first generated token, the
+//! end and the usage.
+
+use super::Proxy;
+use super::context::Context;
+use crate::api::answer::{StreamReader, Usage, WholeReader};
+use crate::policy::retry::Failure;
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use pingora_error::Result;
+use pingora_http::ResponseHeader;
+use std::time::{Duration, Instant};
+
+/// What is known of the answer.
+#[derive(Default)]
+pub(super) struct Relay {
+    reader: Reader,
+    pub(super) usage: Usage,
+    /// The engine answered with a success status.
+    pub(super) good: bool,
+    pub(super) stream: bool,
+    /// When the first generated token passed, for streams.
+    pub(super) first_token: Option<Instant>,
+    /// The stream ended, or reported an error, without being finished.
+    pub(super) broken: bool,
+}
+
+#[derive(Default)]
+enum Reader {
+    /// Not an inference answer, or one that cannot be read.
+    #[default]
+    None,
+    Stream(Box<StreamReader>),
+    Whole(WholeReader),
+}
+
+/// `response_filter`: the head of the answer, final or informational.
+pub(super) fn on_head(response: &mut ResponseHeader, ctx: &mut Context) -> Result<()> {
+    if response.status.is_informational() {
+        return Ok(());
+    }
+    // the answer begins: the body can no longer be replayed
+    ctx.body.release();
+    response.insert_header("x-ramjet-request-id", &ctx.id)?;
+    if let Some(attempt) = &ctx.attempt {
+        response.insert_header("x-ramjet-upstream", attempt.reservation.replica().id.to_string())?;
+    }
+    ctx.relay.good = response.status.is_success();
+    let kind = response.headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());
+    ctx.relay.stream = kind.starts_with(b"text/event-stream");
+    if ctx.relay.good && ctx.endpoint.is_inference() && !response.headers.contains_key(CONTENT_ENCODING) {
+        ctx.relay.reader = match ctx.relay.stream {
+            true => Reader::Stream(Box::default()),
+            false => Reader::Whole(WholeReader::default()),
+        };
+    }
+    Ok(())
+}
+
+impl Proxy {
+    /// `response_body_filter`: one piece of the answer.
+    pub(super) fn on_piece(&self, piece: Option<&Bytes>, end: bool, ctx: &mut Context) {
+        let piece = piece.map_or(&[][..], |p| p);
+        match &mut ctx.relay.reader {
+            Reader::Stream(reader) => {
+                let state = reader.push(piece);
+                ctx.relay.usage = state.usage;
+                if state.generated && ctx.relay.first_token.is_none() {
+                    ctx.relay.first_token = Some(Instant::now());
+                    self.prefill_done(ctx);
+                }
+                if end && !state.generated && state.finished && !state.failed {
+                    // an empty answer: the prompt was read all the same
+                    self.prefill_done(ctx);
+                }
+                let broken = state.failed || (end && !state.finished);
+                if broken && !std::mem::replace(&mut ctx.relay.broken, broken) {
+                    self.metrics.attempt_failed(ctx.endpoint, Failure::BrokenStream);
+                }
+            }
+            Reader::Whole(reader) => {
+                reader.push(piece);
+                if end {
+                    ctx.relay.usage = reader.usage();
+                    self.prefill_done(ctx);
+                }
+            }
+            Reader::None if end && ctx.relay.good => self.prefill_done(ctx),
+            Reader::None => {}
+        }
+    }
+
+    /// The engine has read the prompt: it holds it, and what is left to do is decoding.
+    fn prefill_done(&self, ctx: &mut Context) {
+        if let Some(attempt) = &mut ctx.attempt {
+            attempt.claim.confirm();
+            if self.settings.phase_aware {
+                attempt.reservation.shrink();
+            }
+        }
+    }
+}
+
+impl Relay {
+    /// Time from `started` to the first generated token.
+    pub(super) fn ttft(&self, started: Instant) -> Option<Duration> {
+        self.first_token.map(|at| at.duration_since(started))
+    }
+}

@@ -1,0 +1,96 @@
+//! What ramjet answers itself: its health, and its errors.
+
+use super::context::Context;
+use super::retry::has_answered;
+use crate::api::errors::ErrorKind;
+use crate::fleet::{Fleet, FleetHealth};
+use bytes::Bytes;
+use http::Method;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use pingora_error::{Error, ErrorSource, ErrorType, Result};
+use pingora_http::ResponseHeader;
+use pingora_proxy::{FailToProxy, Session};
+use std::fmt::Write;
+
+/// `GET /health`: the fleet in one word and each replica by its ordinal, never by name.
+pub(super) async fn health(session: &mut Session, fleet: &Fleet) -> Result<()> {
+    let status = if fleet.health() == FleetHealth::Unhealthy { 503 } else { 200 };
+    let mut head = ResponseHeader::build(status, Some(4))?;
+    head.insert_header(CACHE_CONTROL, "no-store")?;
+    answer(session, head, health_body(fleet)).await
+}
+
+fn health_body(fleet: &Fleet) -> String {
+    let word = match fleet.health() {
+        FleetHealth::Ok => "ok",
+        FleetHealth::Degraded => "degraded",
+        FleetHealth::Unhealthy => "unhealthy",
+    };
+    let mut out = format!(r#"{{"status":"{word}","replicas":["#);
+    for (n, replica) in fleet.replicas().iter().enumerate() {
+        let (state, fence) = match replica.fence() {
+            None => ("healthy", "null".to_owned()),
+            Some(reason) => ("fenced", format!("\"{}\"", reason.label())),
+        };
+        let comma = if n > 0 { "," } else { "" };
+        // writing to a String cannot fail
+        let _infallible = write!(
+            out,
+            r#"{comma}{{"replica":{},"state":"{state}","fence":{fence},"inflight":{},"load":{}}}"#,
+            replica.id,
+            replica.inflight(),
+            replica.load()
+        );
+    }
+    out.push_str("]}");
+    out
+}
+
+/// `fail_to_proxy`: tells the client, if it is there and nothing was sent yet.
+pub(super) async fn failure(session: &mut Session, e: &Error, ctx: &Context) -> FailToProxy {
+    let kind = kind_of(e, ctx);
+    let status = kind.map_or(0, ErrorKind::status);
+    if let Some(kind) = kind
+        && !has_answered(session)
+        && let Err(unsent) = error(session, kind, ctx).await
+    {
+        log::debug!("request {}: the error could not be sent: {unsent}", ctx.id);
+    }
+    FailToProxy { error_code: status, can_reuse_downstream: false }
+}
+
+/// The error to answer with; `None` when the client has left.
+fn kind_of(e: &Error, ctx: &Context) -> Option<ErrorKind> {
+    if ctx.own_error.is_some() {
+        return ctx.own_error;
+    }
+    match (e.esource(), e.etype()) {
+        (ErrorSource::Downstream, ErrorType::InvalidHTTPHeader | ErrorType::HTTPStatus(_)) => {
+            Some(ErrorKind::BadRequest)
+        }
+        (ErrorSource::Downstream, _) => None,
+        (ErrorSource::Upstream, ErrorType::ReadTimedout | ErrorType::WriteTimedout) => Some(ErrorKind::UpstreamTimeout),
+        (ErrorSource::Upstream, _) if ctx.failure.is_some_and(|f| f.is_connect()) => Some(ErrorKind::ConnectFailed),
+        (ErrorSource::Upstream, _) => Some(ErrorKind::UpstreamLost),
+        _ => Some(ErrorKind::Internal),
+    }
+}
+
+async fn error(session: &mut Session, kind: ErrorKind, ctx: &Context) -> Result<()> {
+    let mut head = ResponseHeader::build(kind.status(), Some(8))?;
+    head.insert_header("x-ramjet-error", kind.code())?;
+    head.insert_header("x-ramjet-request-id", &ctx.id)?;
+    session.set_keepalive(None);
+    answer(session, head, kind.body()).await
+}
+
+async fn answer(session: &mut Session, mut head: ResponseHeader, body: String) -> Result<()> {
+    head.insert_header(CONTENT_TYPE, "application/json")?;
+    head.insert_header(CONTENT_LENGTH, body.len())?;
+    let is_head = session.req_header().method == Method::HEAD;
+    session.write_response_header(Box::new(head), is_head).await?;
+    if !is_head {
+        session.write_response_body(Some(Bytes::from(body)), true).await?;
+    }
+    Ok(())
+}

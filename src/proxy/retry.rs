@@ -1,0 +1,111 @@
+//! What becomes of a request whose attempt failed: the facts for `policy::retry`, and its verdict in Pingora's terms.
+
+use super::Proxy;
+use super::context::Context;
+use crate::policy::retry::{Failure, Progress, Verdict, verdict};
+use http::header::RETRY_AFTER;
+use pingora_error::{Error, ErrorSource, ErrorType, Result};
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+use std::time::Duration;
+
+/// A kept connection that fails sooner than this was closed by the engine before it saw the request; later, the engine
+/// was at work on it.
+const STALE_WITHIN: Duration = Duration::from_millis(250);
+
+impl Proxy {
+    pub(super) fn on_connect_failed(&self, session: &Session, ctx: &mut Context, mut e: Box<Error>) -> Box<Error> {
+        let failure = match e.etype() {
+            ErrorType::ConnectTimedout => Failure::ConnectTimeout,
+            _ => Failure::Connect,
+        };
+        let again = self.after(failure, session, ctx);
+        e.set_retry(again);
+        e
+    }
+
+    pub(super) fn on_attempt_failed(
+        &self,
+        session: &Session,
+        ctx: &mut Context,
+        mut e: Box<Error>,
+        reused: bool,
+    ) -> Box<Error> {
+        // undecided until now: asking such an error whether to retry panics
+        e.retry.decide_reuse(reused);
+        let again = match failure_of(&e, ctx, reused) {
+            Some(failure) => self.after(failure, session, ctx),
+            None => {
+                ctx.attempt = None;
+                false
+            }
+        };
+        e.set_retry(again);
+        e
+    }
+
+    /// Turns 502 and 503 from an engine's front into a failed attempt, unless the engine says when to come back or
+    /// nobody else is left to ask: then the engine's own answer goes to the client.
+    pub(super) fn on_upstream_head(
+        &self,
+        session: &Session,
+        response: &ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        let status = response.status.as_u16();
+        if !matches!(status, 502 | 503) || response.headers.contains_key(RETRY_AFTER) {
+            return Ok(());
+        }
+        if self.verdict(Failure::BadGateway, session, ctx) == Verdict::GiveUp {
+            self.metrics.attempt_failed(ctx.endpoint, Failure::BadGateway);
+            return Ok(());
+        }
+        let mut e = Error::explain(ErrorType::HTTPStatus(status), "the engine's front refused");
+        e.as_up();
+        e.set_retry(true);
+        Err(e)
+    }
+
+    /// Books a failed attempt: its guards go, its kind is counted. Whether another one follows.
+    fn after(&self, failure: Failure, session: &Session, ctx: &mut Context) -> bool {
+        let verdict = self.verdict(failure, session, ctx);
+        self.metrics.attempt_failed(ctx.endpoint, failure);
+        ctx.attempt = None;
+        ctx.failure = Some(failure);
+        if let Some(route) = &mut ctx.route {
+            route.verdict = verdict;
+        }
+        verdict != Verdict::GiveUp
+    }
+
+    fn verdict(&self, failure: Failure, session: &Session, ctx: &Context) -> Verdict {
+        let Some(route) = &ctx.route else { return Verdict::GiveUp };
+        let progress = Progress {
+            attempts: route.attempts,
+            candidates_left: route.position + 1 < route.decision.ranked.len(),
+            answered: has_answered(session),
+            replayable: ctx.body.held().is_some() || !session.as_ref().retry_buffer_truncated(),
+            repeatable: ctx.endpoint.is_repeatable() || session.req_header().method.is_idempotent(),
+        };
+        verdict(failure, progress, self.settings.retry)
+    }
+}
+
+/// Whether any byte of a final response went to the client; `100 Continue` is none.
+pub(super) fn has_answered(session: &Session) -> bool {
+    session.response_written().is_some_and(|r| !r.status.is_informational())
+}
+
+/// What failed, if it was the engine's side.
+fn failure_of(e: &Error, ctx: &Context, reused: bool) -> Option<Failure> {
+    if *e.esource() != ErrorSource::Upstream {
+        return None;
+    }
+    let early = ctx.attempt.as_ref().is_some_and(|a| a.began.elapsed() < STALE_WITHIN);
+    Some(match e.etype() {
+        ErrorType::HTTPStatus(_) => Failure::BadGateway,
+        ErrorType::ReadTimedout | ErrorType::WriteTimedout => Failure::Timeout,
+        _ if reused && early => Failure::StaleConnection,
+        _ => Failure::Lost,
+    })
+}

@@ -1,0 +1,238 @@
+//! The composition root: from a configuration to running services. Everything is built here, nothing is decided.
+
+use crate::admin::Admin;
+use crate::cli::Cli;
+use crate::config::{self, AccessLog, Config, ListenAddr};
+use crate::engine::discovery::Configured;
+use crate::engine::probe::{ReadinessProbe, ReadinessSpec};
+use crate::fleet::Fleet;
+use crate::fleet::replica::ReplicaSpec;
+use crate::fleet::router::Router;
+use crate::fleet::selection::CacheAware;
+use crate::policy::health::Thresholds;
+use crate::policy::retry::Limits;
+use crate::policy::score::{AffinityParams, LoadParams};
+use crate::policy::select::Params;
+use crate::proxy::{Phases, PromptShape, Proxy, Settings};
+use crate::telemetry::metrics::Metrics;
+use async_trait::async_trait;
+use http::HeaderValue;
+use pingora_core::apps::HttpServerOptions;
+use pingora_core::protocols::http::v2::server::default_h2_options;
+use pingora_core::server::configuration::Opt;
+use pingora_core::server::{Server, ShutdownWatch};
+use pingora_core::services::background::{BackgroundService, background_service};
+use pingora_core::services::listening::Service;
+use pingora_load_balancing::{Backends, LoadBalancer};
+use pingora_proxy::ProxyServiceBuilder;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+
+/// How often host names are resolved again.
+const RESOLVE_EVERY: Duration = Duration::from_secs(30);
+/// HTTP/2 upload windows: with the protocol's default of 64 KiB a long prompt waits for a round trip per 64 KiB.
+const H2_STREAM_WINDOW: u32 = 4 << 20;
+const H2_CONNECTION_WINDOW: u32 = 16 << 20;
+/// How often a process that is shutting down looks whether it is idle.
+const DRAIN_POLL: Duration = Duration::from_millis(50);
+
+/// Why ramjet could not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// An address cannot be bound.
+    #[error("cannot listen on {address}: {cause}")]
+    Listen {
+        /// The address as configured.
+        address: String,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// The first discovery could not run.
+    #[error("cannot discover the replicas: {0}")]
+    Discovery(String),
+    /// A value that cannot be a header.
+    #[error("replica {0}: its host or key cannot be sent in a header")]
+    Header(String),
+    /// A metric was declared twice.
+    #[error("cannot declare the metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+/// Builds everything and serves until the process ends.
+///
+/// # Errors
+/// [`StartError`]; nothing has been served then.
+pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, StartError> {
+    if !cli.upgrade {
+        check_addresses(config)?;
+    }
+    let metrics = Arc::new(Metrics::new()?);
+    let fleet = Arc::new(Fleet::new(replicas(config)?, params(config), config.routing.index_memory));
+    let balancer = balancer(config, &fleet);
+    discover_once(&balancer)?;
+
+    let opt = Opt { upgrade: cli.upgrade, daemon: cli.daemon, ..Opt::default() };
+    let mut server = Server::new_with_opt_and_conf(opt, config::pingora::server_conf(config, cli.daemon));
+    let background = background_service("replicas", balancer);
+    let router = Arc::new(Router::new(fleet.clone(), background.task()));
+    let proxy = Proxy::new(router, metrics.clone(), settings(config), random());
+    let api = api_service(&server, config, proxy);
+    let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone()));
+    admin.add_tcp(&config.listen.admin.to_string());
+    admin.threads = Some(1);
+
+    if cli.daemon {
+        let boot = server.bootstrap_as_a_service();
+        server.add_service(api).add_dependency(&boot);
+        server.add_service(admin).add_dependency(&boot);
+    } else {
+        server.bootstrap();
+        server.add_service(api);
+        server.add_service(admin);
+    }
+    server.add_service(background);
+    server.add_service(background_service("drain", ExitWhenIdle { metrics }));
+    server.run_forever()
+}
+
+/// Fails early and clearly: Pingora tries a busy address for half a minute and then lives on without the listener.
+fn check_addresses(config: &Config) -> Result<(), StartError> {
+    let api = config.listen.api.iter().filter_map(|a| match a {
+        ListenAddr::Tcp(address) => Some(*address),
+        ListenAddr::Unix(_) => None,
+    });
+    for address in api.chain([config.listen.admin]) {
+        let bound = std::net::TcpListener::bind(address);
+        bound.map_err(|cause| StartError::Listen { address: address.to_string(), cause })?;
+    }
+    Ok(())
+}
+
+fn replicas(config: &Config) -> Result<Vec<ReplicaSpec>, StartError> {
+    config.fleet.replicas.iter().map(replica).collect()
+}
+
+fn replica(r: &config::Replica) -> Result<ReplicaSpec, StartError> {
+    let unfit = |_| StartError::Header(r.name.clone());
+    let authority = match r.port {
+        80 => r.host.clone(),
+        port => format!("{}:{port}", r.host),
+    };
+    let bearer = |key: &config::Secret| {
+        let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))?;
+        value.set_sensitive(true);
+        Ok(value)
+    };
+    Ok(ReplicaSpec {
+        name: r.name.clone(),
+        host: r.host.clone(),
+        port: r.port,
+        prefix: r.prefix.clone(),
+        authority: HeaderValue::try_from(authority).map_err(unfit)?,
+        models: r.models.clone(),
+        authorization: r.api_key.as_ref().map(bearer).transpose().map_err(unfit)?,
+    })
+}
+
+fn params(config: &Config) -> Params {
+    let affinity = &config.routing.affinity;
+    Params {
+        policy: config.routing.policy,
+        affinity: AffinityParams { basis: affinity.basis, cap_blocks: affinity.cap_blocks, alpha: affinity.alpha },
+        load: LoadParams {
+            unit_bytes: affinity.load_unit as u64,
+            max_units: affinity.max_load_units,
+            block_bytes: config.routing.block_bytes as u64,
+        },
+    }
+}
+
+fn settings(config: &Config) -> Settings {
+    let timeouts = &config.timeouts;
+    Settings {
+        shape: PromptShape {
+            secret: random(),
+            block_bytes: config.routing.block_bytes,
+            max_prefix_bytes: config.routing.max_prefix_bytes,
+        },
+        max_body: config.limits.body,
+        strip_max_tokens_over: config.compat.strip_max_tokens_over.map(u64::from),
+        phase_aware: config.routing.affinity.phase_aware,
+        retry: Limits { attempts: config.retry.attempts, replay_lost: config.retry.replay_lost },
+        phases: Phases {
+            connect: timeouts.connect,
+            silence: timeouts.first_byte.max(timeouts.idle_read),
+            client_body: timeouts.client_body,
+            pool_idle: timeouts.pool_idle,
+            tcp_keepalive: timeouts.tcp_keepalive,
+        },
+        access_log: config.log.access == AccessLog::Json,
+    }
+}
+
+fn balancer(config: &Config, fleet: &Arc<Fleet>) -> LoadBalancer<CacheAware> {
+    let readiness = &config.health.readiness;
+    let thresholds = Thresholds { failures: readiness.failures, successes: readiness.successes };
+    let spec = ReadinessSpec { path: readiness.path.clone(), timeout: readiness.timeout, thresholds };
+    let mut backends = Backends::new(Box::new(Configured::new(fleet.clone(), thresholds)));
+    backends.set_health_check(Box::new(ReadinessProbe::new(fleet.clone(), spec)));
+    let mut balancer = LoadBalancer::from_backends_with_config(backends, Some(fleet.clone()));
+    balancer.update_frequency = Some(RESOLVE_EVERY);
+    balancer.health_check_frequency = Some(readiness.interval);
+    balancer.parallel_health_check = true;
+    balancer
+}
+
+/// The members must be known before the first request, and no thread may be left running: a daemon forks later.
+fn discover_once(balancer: &LoadBalancer<CacheAware>) -> Result<(), StartError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| StartError::Discovery(e.to_string()))?;
+    runtime.block_on(balancer.update()).map_err(|e| StartError::Discovery(e.to_string()))
+}
+
+fn api_service(server: &Server, config: &Config, proxy: Proxy) -> Service<pingora_proxy::HttpProxy<Proxy>> {
+    let mut options = HttpServerOptions::default();
+    options.h2c = true;
+    let mut service = ProxyServiceBuilder::new(&server.configuration, proxy).server_options(options).build();
+    if let Some(app) = service.app_logic_mut() {
+        let mut h2 = default_h2_options();
+        h2.initial_window_size(H2_STREAM_WINDOW).initial_connection_window_size(H2_CONNECTION_WINDOW);
+        app.h2_options = Some(h2);
+    }
+    for address in &config.listen.api {
+        match address {
+            ListenAddr::Tcp(address) => service.add_tcp(&address.to_string()),
+            ListenAddr::Unix(path) => service.add_uds(&path.to_string_lossy(), None),
+        }
+    }
+    service
+}
+
+/// A number that differs from process to process, from the seed that the standard library draws for its maps.
+fn random() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// Ends a process that was told to stop as soon as its last request has ended; Pingora alone would sleep out the
+/// whole drain limit.
+struct ExitWhenIdle {
+    metrics: Arc<Metrics>,
+}
+
+#[async_trait]
+impl BackgroundService for ExitWhenIdle {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        while !*shutdown.borrow() {
+            if shutdown.changed().await.is_err() {
+                return;
+            }
+        }
+        while self.metrics.inflight() > 0 {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+        log::info!("no request is left, exiting");
+        std::process::exit(0);
+    }
+}
