@@ -6,6 +6,7 @@
 mod engine;
 mod num;
 mod signal;
+mod swarm;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,8 @@ struct Line {
 enum Command {
     /// simulated inference engines
     Engine(engine::EngineArgs),
+    /// coding-agent load on a router or an engine
+    Swarm(swarm::SwarmArgs),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match line.command {
             Command::Engine(args) => engine::run(args).await,
+            Command::Swarm(args) => swarm::run(args).await,
         }
     });
     match result {

@@ -63,10 +63,6 @@ impl Running {
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
-
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        *self.shared.snapshot.lock()
-    }
 }
 
 /// Engines that end when this is dropped.
