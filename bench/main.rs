@@ -3,8 +3,11 @@
 //! An independent judge: it talks HTTP and does not link the router, so that a mistake in the router cannot hide in a
 //! shared helper.
 
+mod compare;
+mod demo;
 mod engine;
 mod num;
+mod router;
 mod signal;
 mod swarm;
 
@@ -26,6 +29,10 @@ enum Command {
     Engine(engine::EngineArgs),
     /// coding-agent load on a router or an engine
     Swarm(swarm::SwarmArgs),
+    /// the same work through every routing setting
+    Compare(compare::CompareArgs),
+    /// engines, router and agents in one command, for about a minute
+    Demo(demo::DemoArgs),
 }
 
 fn main() -> ExitCode {
@@ -37,10 +44,15 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    // on a signal the command is dropped, and with it every process it started
+    let runs_for_ever = matches!(line.command, Command::Engine(_));
     let result = runtime.block_on(async {
-        match line.command {
-            Command::Engine(args) => engine::run(args).await,
-            Command::Swarm(args) => swarm::run(args).await,
+        tokio::select! {
+            result = run(line.command) => result,
+            asked = signal::ended() => match asked {
+                Ok(()) if !runs_for_ever => Err("interrupted".to_owned()),
+                other => other,
+            },
         }
     });
     match result {
@@ -49,5 +61,14 @@ fn main() -> ExitCode {
             eprintln!("ramjet-bench: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+async fn run(command: Command) -> Result<(), String> {
+    match command {
+        Command::Engine(args) => engine::run(args).await,
+        Command::Swarm(args) => swarm::run(args).await,
+        Command::Compare(args) => compare::run(args).await,
+        Command::Demo(args) => demo::run(args).await,
     }
 }

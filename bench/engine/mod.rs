@@ -102,7 +102,8 @@ impl Fleet {
         Ok(Running { address, shared })
     }
 
-    fn set_faults(&self, flags: &[String]) -> Result<(), String> {
+    /// Applies `--fault` flags.
+    pub(crate) fn set_faults(&self, flags: &[String]) -> Result<(), String> {
         for flag in flags {
             let (name, fault) = fault::from_flag(flag)?;
             let named = |engine: &&Running| name.as_ref().is_none_or(|name| *name == engine.shared.name);
@@ -118,7 +119,7 @@ impl Fleet {
     }
 }
 
-/// Runs until a signal ends it.
+/// Runs until it is dropped.
 pub(crate) async fn run(args: EngineArgs) -> Result<(), String> {
     let mut fleet = Fleet::start(args.listen, args.count, &args.name, &args.params).await?;
     fleet.set_faults(&args.fault)?;
@@ -132,7 +133,7 @@ pub(crate) async fn run(args: EngineArgs) -> Result<(), String> {
         fleet.tasks.spawn(listen::control(engines, listener));
         say(&format!("control http://{address}"))?;
     }
-    crate::signal::ended().await
+    std::future::pending().await
 }
 
 /// One line on stdout at once: whoever started us waits for it.
