@@ -1,2 +1,74 @@
-//! x
-fn main() {}
+//! `ramjet-bench`: simulated engines and the load to put on them.
+//!
+//! An independent judge: it talks HTTP and does not link the router, so that a mistake in the router cannot hide in a
+//! shared helper.
+
+mod compare;
+mod demo;
+mod engine;
+mod num;
+mod router;
+mod signal;
+mod swarm;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Simulated engines, load and comparisons for ramjet.
+#[derive(Parser)]
+#[command(version, about)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// simulated inference engines
+    Engine(engine::EngineArgs),
+    /// coding-agent load on a router or an engine
+    Swarm(swarm::SwarmArgs),
+    /// the same work through every routing setting
+    Compare(compare::CompareArgs),
+    /// engines, router and agents in one command, for about a minute
+    Demo(demo::DemoArgs),
+}
+
+fn main() -> ExitCode {
+    let line = Line::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("ramjet-bench: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // on a signal the command is dropped, and with it every process it started
+    let runs_for_ever = matches!(line.command, Command::Engine(_));
+    let result = runtime.block_on(async {
+        tokio::select! {
+            result = run(line.command) => result,
+            asked = signal::ended() => match asked {
+                Ok(()) if !runs_for_ever => Err("interrupted".to_owned()),
+                other => other,
+            },
+        }
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ramjet-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(command: Command) -> Result<(), String> {
+    match command {
+        Command::Engine(args) => engine::run(args).await,
+        Command::Swarm(args) => swarm::run(args).await,
+        Command::Compare(args) => compare::run(args).await,
+        Command::Demo(args) => demo::run(args).await,
+    }
+}
