@@ -277,10 +277,11 @@ def main():
             scenarios(report, router, engines)
     except Exception as error:
         report.check("ran to the end", False, f"{type(error).__name__}: {error}")
-    if report.failed:
-        print(f"logs: {logs}")
-    else:
-        shutil.rmtree(logs)
+    finally:
+        if report.failed:
+            print(f"logs: {logs}")
+        else:
+            shutil.rmtree(logs)
     print(f"{report.passed} passed, {report.failed} failed")
     return report.failed > 0
 
