@@ -4,6 +4,7 @@ use clap::Parser;
 use ramjet::cli::{Cli, Command};
 use ramjet::config::{self, Loaded, Sources};
 use ramjet::server;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// `EX_USAGE` of sysexits.h: the configuration is wrong.
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(loaded: &Loaded, cli: &Cli) -> ExitCode {
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn,ramjet=info,access=info")).init();
+    start_log();
     loaded.warnings.iter().for_each(|w| log::warn!("{w}"));
     match server::run(&loaded.config, cli) {
         Ok(never) => match never {},
@@ -48,4 +49,14 @@ fn serve(loaded: &Loaded, cli: &Cli) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// To stderr, filtered by `RUST_LOG`. Access lines stand bare, so that each is one JSON document.
+fn start_log() {
+    let filter = env_logger::Env::default().default_filter_or("warn,ramjet=info,access=info");
+    let line = |out: &mut env_logger::fmt::Formatter, record: &log::Record<'_>| match record.target() {
+        "access" => writeln!(out, "{}", record.args()),
+        target => writeln!(out, "{} {target}: {}", record.level(), record.args()),
+    };
+    env_logger::Builder::from_env(filter).format(line).init();
 }

@@ -9,13 +9,16 @@ pub enum Endpoint {
     Completions,
     /// `GET /v1/models`
     Models,
+    /// `GET /health`: answered by ramjet.
+    Health,
     /// Everything else: routed by load, streamed through unread.
     Other,
 }
 
 impl Endpoint {
     /// Every kind, in the order of the metrics' label values.
-    pub const ALL: [Endpoint; 4] = [Endpoint::Chat, Endpoint::Completions, Endpoint::Models, Endpoint::Other];
+    pub const ALL: [Endpoint; 5] =
+        [Endpoint::Chat, Endpoint::Completions, Endpoint::Models, Endpoint::Health, Endpoint::Other];
 
     /// Recognises a request; the query string plays no part.
     pub fn of(method: &str, path: &str) -> Self {
@@ -23,6 +26,7 @@ impl Endpoint {
             ("POST", "/v1/chat/completions") => Endpoint::Chat,
             ("POST", "/v1/completions") => Endpoint::Completions,
             ("GET", "/v1/models") => Endpoint::Models,
+            ("GET" | "HEAD", "/health") => Endpoint::Health,
             _ => Endpoint::Other,
         }
     }
@@ -33,6 +37,7 @@ impl Endpoint {
             Endpoint::Chat => "chat_completions",
             Endpoint::Completions => "completions",
             Endpoint::Models => "models",
+            Endpoint::Health => "health",
             Endpoint::Other => "other",
         }
     }

@@ -1,3 +1,4 @@
+//! Wire formats, pure: what a request asks for, what an answer reports, and how ramjet words its own errors.
 //!
 //! **Architecture invariant:** nothing in here reads a clock, takes a lock or performs IO, and nothing in here ever
 //! refuses a body. A body that cannot be understood is routed by load and forwarded as it came.

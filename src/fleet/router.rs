@@ -43,7 +43,11 @@ impl Router {
 
     /// Ranks the replicas for a prompt and reserves its share on the first one. `None` when there is no candidate.
     pub fn choose(&self, prompt: Prompt<'_>) -> Option<(Decision, Reservation)> {
-        let request = RouteRequest { body_bytes: prompt.body_bytes, salt: self.turns.fetch_add(1, Relaxed) };
+        let request = RouteRequest {
+            body_bytes: prompt.body_bytes,
+            blocks: u32::try_from(prompt.chain.len()).unwrap_or(u32::MAX),
+            salt: self.turns.fetch_add(1, Relaxed),
+        };
         let key = encode(RouteKey { request, model: prompt.model }, prompt.chain);
         let _booking = self.booking.lock();
         // the ranking has weighed health already, failing open included

@@ -62,7 +62,11 @@ fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
         (Some(std::str::from_utf8(name).ok()?), prints)
     };
     let (prints, _) = prints.as_chunks::<8>();
-    let request = RouteRequest { body_bytes: u64::from_le_bytes(*body_bytes), salt: u64::from_le_bytes(*salt) };
+    let request = RouteRequest {
+        body_bytes: u64::from_le_bytes(*body_bytes),
+        blocks: u32::try_from(prints.len()).unwrap_or(u32::MAX),
+        salt: u64::from_le_bytes(*salt),
+    };
     Some((RouteKey { request, model }, prints.iter().map(|p| u64::from_le_bytes(*p)).collect()))
 }
 
@@ -138,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_key_survives_its_encoding() {
-        let request = RouteRequest { body_bytes: 7, salt: u64::MAX };
+        let request = RouteRequest { body_bytes: 7, blocks: 3, salt: u64::MAX };
         for model in [None, Some(""), Some("größe")] {
             let key = RouteKey { request, model };
             assert_eq!(decode(&encode(key, &[1, 2, 3])), Some((key, vec![1, 2, 3])));

@@ -23,6 +23,8 @@ pub struct Candidate {
 pub struct RouteRequest {
     /// Size of the body in bytes.
     pub body_bytes: u64,
+    /// Full blocks of the prompt; 0 when there is nothing to compare.
+    pub blocks: u32,
     /// Drawn by the caller; equal candidates take turns by it.
     pub salt: u64,
 }
@@ -47,7 +49,7 @@ pub enum Reason {
     Spill,
     /// Nobody holds any of the prompt: the least loaded.
     Cold,
-    /// The policy looks at load only.
+    /// The policy looks at load only, or the request has no prompt to compare.
     Load,
     /// The policy takes turns.
     RoundRobin,
@@ -120,7 +122,13 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
     let mut ranked: SmallVec<[Ranked; 4]> = pool.iter().map(|c| rank(request, *c, peers, params)).collect();
     // the sort is stable: what compares equal keeps its turn in the rotation
     ranked.sort_by(|a, b| better(a, b, params.policy));
-    let reason = reason(&ranked, peers, params.policy, fail_open);
+    let reason = match params.policy {
+        _ if fail_open => Reason::FailOpen,
+        _ if ranked.len() == 1 => Reason::Only,
+        PolicyKind::RoundRobin => Reason::RoundRobin,
+        PolicyKind::Affinity if request.blocks > 0 => affinity_reason(&ranked, peers),
+        PolicyKind::Affinity | PolicyKind::Load => Reason::Load,
+    };
     Some(Decision { ranked, reason })
 }
 
@@ -143,15 +151,11 @@ fn better(a: &Ranked, b: &Ranked, policy: PolicyKind) -> Ordering {
     b.score.total_cmp(&a.score).then_with(deeper)
 }
 
-fn reason(ranked: &[Ranked], peers: Peers, policy: PolicyKind, fail_open: bool) -> Reason {
-    match policy {
-        _ if fail_open => Reason::FailOpen,
-        _ if ranked.len() == 1 => Reason::Only,
-        PolicyKind::Load => Reason::Load,
-        PolicyKind::RoundRobin => Reason::RoundRobin,
-        PolicyKind::Affinity if peers.lead == 0 => Reason::Cold,
-        PolicyKind::Affinity if ranked[0].overlap == peers.lead => Reason::Affinity,
-        PolicyKind::Affinity => Reason::Spill,
+fn affinity_reason(ranked: &[Ranked], peers: Peers) -> Reason {
+    match ranked.first() {
+        _ if peers.lead == 0 => Reason::Cold,
+        Some(first) if first.overlap == peers.lead => Reason::Affinity,
+        _ => Reason::Spill,
     }
 }
 

@@ -116,7 +116,10 @@ pub(super) async fn read(session: &mut Session, limits: ReadLimits) -> std::resu
     }
     let is_h2 = session.downstream_session.is_http2();
     if !is_h2 && expects_continue(session.req_header()) {
+        // an answer before the end of the body switches keep-alive off, even an informational one
+        let keep = session.get_keepalive();
         session.downstream_session.write_continue_response().await?;
+        session.set_keepalive(keep);
     }
     session.downstream_session.set_read_timeout(Some(limits.silence));
     let body = read_all(session, length, is_h2, limits).await?;

@@ -2,6 +2,7 @@
 
 use super::Proxy;
 use super::context::Context;
+use crate::api::endpoint::Endpoint;
 use crate::telemetry::access::Access;
 use crate::telemetry::metrics::Outcome;
 use pingora_error::{Error, ErrorSource};
@@ -18,7 +19,7 @@ impl Proxy {
         }
         let outcome = outcome(session, ctx, left);
         self.metrics.ended(&outcome);
-        if self.settings.access_log {
+        if self.settings.access_log && ctx.endpoint != Endpoint::Health {
             self.write_access_line(ctx, &outcome, end_word(e, ctx, left));
         }
         if let Some(e) = e {

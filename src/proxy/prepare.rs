@@ -37,7 +37,7 @@ pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, strip_over
     let prints = match endpoint {
         Endpoint::Chat => canonical::chat(&request, chain).ok(),
         Endpoint::Completions => canonical::completion(&request, chain).ok(),
-        Endpoint::Models | Endpoint::Other => None,
+        Endpoint::Models | Endpoint::Health | Endpoint::Other => None,
     };
     Prepared {
         chain: prints.map(|p| p.prints.into()),

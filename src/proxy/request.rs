@@ -19,12 +19,11 @@ impl Proxy {
             session.set_keepalive(Some(CLIENT_KEEPALIVE));
         }
         let head = session.req_header();
-        let (method, path) = (head.method.as_str(), head.uri.path());
-        if path == "/health" && matches!(method, "GET" | "HEAD") {
+        ctx.endpoint = Endpoint::of(head.method.as_str(), head.uri.path());
+        if ctx.endpoint == Endpoint::Health {
             respond::health(session, self.router.fleet()).await?;
             return Ok(true);
         }
-        ctx.endpoint = Endpoint::of(method, path);
         if ctx.endpoint.is_inference() {
             self.read_prompt(session, ctx).await?;
         }

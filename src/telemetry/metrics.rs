@@ -47,7 +47,7 @@ pub struct Metrics {
     upstream_up: IntGaugeVec,
     upstream_inflight: IntGaugeVec,
     upstream_load: IntGaugeVec,
-    probe_failures: IntGaugeVec,
+    probe_failures: IntCounterVec,
     fail_open: IntGauge,
     index_bytes: IntGauge,
     index_blocks: IntGauge,
@@ -187,7 +187,7 @@ impl Metrics {
                 "Load units reserved at the replica.",
                 &["upstream"],
             )?,
-            probe_failures: b.gauges(
+            probe_failures: b.counters(
                 "ramjet_upstream_probe_failures_total",
                 "Failed probes, by replica and reason.",
                 &["upstream", "reason"],
@@ -279,8 +279,8 @@ impl Metrics {
             self.upstream_inflight.with_label_values(name).set(replica.inflight().into());
             self.upstream_load.with_label_values(name).set(replica.load().into());
             for (reason, count) in replica.probe_failures() {
-                let labels = &[replica.name(), reason.label()];
-                self.probe_failures.with_label_values(labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+                let shown = self.probe_failures.with_label_values(&[replica.name(), reason.label()]);
+                shown.inc_by(count.saturating_sub(shown.get()));
             }
         }
         self.fail_open.set((fleet.health() == FleetHealth::Unhealthy).into());

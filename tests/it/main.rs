@@ -1,1 +1,12 @@
-//! x
+//! Promises kept by the real binary on real sockets. One file per promise; engines are scripted or simulated.
+
+mod bodies;
+mod chaos;
+mod failover;
+mod health;
+mod leaving;
+mod relaying;
+mod routing;
+mod starting;
+mod support;
+mod tidy;

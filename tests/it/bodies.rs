@@ -1,0 +1,151 @@
+//! A request's body reaches the engine byte for byte, whatever its size and framing, and so does an edited one.
+
+use crate::support::client::{H1, chat_head, h2_connect, h2_request, h2_send_body};
+use crate::support::engine::Engine;
+use crate::support::ramjet::Ramjet;
+use crate::support::{body_of, chat_body};
+use bytes::Bytes;
+use std::net::SocketAddr;
+use xxhash_rust::xxh3::xxh3_64;
+
+const SIZES: [usize; 6] = [10, 63 << 10, 64 << 10, 65 << 10, 1 << 20, 16 << 20];
+
+#[derive(Clone, Copy, Debug)]
+enum Framing {
+    Length,
+    Chunked,
+    Continue,
+    H2,
+    H2WithLength,
+}
+
+const FRAMINGS: [Framing; 5] =
+    [Framing::Length, Framing::Chunked, Framing::Continue, Framing::H2, Framing::H2WithLength];
+
+async fn send(addr: SocketAddr, framing: Framing, body: &[u8]) -> u16 {
+    match framing {
+        Framing::H2 => send_h2(addr, None, body).await,
+        Framing::H2WithLength => send_h2(addr, Some(body.len()), body).await,
+        _ => {
+            let mut h1 = H1::connect(addr).await.unwrap();
+            send_h1(&mut h1, framing, body).await
+        }
+    }
+}
+
+async fn send_h1(h1: &mut H1, framing: Framing, body: &[u8]) -> u16 {
+    let length = format!("content-length: {}\r\n", body.len());
+    match framing {
+        Framing::Chunked => {
+            h1.send(chat_head("transfer-encoding: chunked\r\n").as_bytes()).await;
+            for piece in body.chunks(50_000) {
+                h1.send(format!("{:x}\r\n", piece.len()).as_bytes()).await;
+                h1.send(piece).await;
+                h1.send(b"\r\n").await;
+            }
+            h1.send(b"0\r\n\r\n").await;
+        }
+        Framing::Continue => {
+            h1.send(chat_head(&format!("{length}expect: 100-continue\r\n")).as_bytes()).await;
+            let interim = h1.head().await.unwrap();
+            assert!(interim.starts_with("HTTP/1.1 100"), "{interim}");
+            h1.send(body).await;
+        }
+        _ => {
+            h1.send(chat_head(&length).as_bytes()).await;
+            h1.send(body).await;
+        }
+    }
+    h1.answer().await.unwrap().status
+}
+
+async fn send_h2(addr: SocketAddr, length: Option<usize>, body: &[u8]) -> u16 {
+    let mut sender = h2_connect(addr).await;
+    let (response, mut stream) = sender.send_request(h2_request("", length), false).unwrap();
+    h2_send_body(&mut stream, Bytes::copy_from_slice(body)).await;
+    response.await.unwrap().status().as_u16()
+}
+
+async fn reaches_the_engine(ramjet: &Ramjet, engine: &Engine, framing: Framing, sent: &[u8], wanted: &[u8]) {
+    let case = format!("{framing:?} {}", sent.len());
+    assert_eq!(send(ramjet.api, framing, sent).await, 200, "{case}");
+    let seen = engine.seen().pop().unwrap();
+    assert_eq!((seen.length, seen.hash), (wanted.len(), xxh3_64(wanted)), "{case}");
+    assert_eq!(seen.header("content-length"), Some(wanted.len().to_string().as_str()), "{case}");
+    assert_eq!(seen.header("expect"), None, "{case}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_size_in_every_framing_arrives_byte_for_byte() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    for framing in FRAMINGS {
+        for size in SIZES {
+            let body = body_of(size);
+            reaches_the_engine(&ramjet, &engine, framing, &body, &body).await;
+        }
+    }
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edited_body_arrives_without_the_edited_span_and_otherwise_byte_for_byte() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let member = r#""max_tokens" : 99999999,"#;
+    for framing in FRAMINGS {
+        for size in SIZES.into_iter().filter(|s| *s > 100) {
+            let sent = chat_body(size, member);
+            assert_eq!(sent.len(), size);
+            let wanted = String::from_utf8(sent.clone()).unwrap().replacen(member, "", 1);
+            reaches_the_engine(&ramjet, &engine, framing, &sent, wanted.as_bytes()).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_serves_many_bodies_of_any_framing() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    for framing in [Framing::Chunked, Framing::Length, Framing::Chunked, Framing::Continue, Framing::Chunked] {
+        for size in [200, 200 << 10] {
+            let body = body_of(size);
+            assert_eq!(send_h1(&mut h1, framing, &body).await, 200);
+            assert_eq!(engine.seen().pop().unwrap().hash, xxh3_64(&body), "{framing:?} {size}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_over_the_limit_is_refused_and_no_engine_sees_it() {
+    let engine = Engine::start().await;
+    let start =
+        crate::support::ramjet::Start { upstreams: &[engine.addr], config: "limits: { body: 64KiB }", env: &[] };
+    let ramjet = Ramjet::start_with(start).await;
+    for framing in [Framing::Length, Framing::Chunked] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        let head = match framing {
+            Framing::Length => "content-length: 70000\r\n",
+            _ => "transfer-encoding: chunked\r\n",
+        };
+        h1.send(chat_head(head).as_bytes()).await;
+        if let Framing::Chunked = framing {
+            h1.send(&[format!("{:x}\r\n", 70_000).as_bytes(), &[b'x'; 70_000]].concat()).await;
+        }
+        let answer = h1.answer().await.unwrap();
+        assert_eq!((answer.status, answer.header("x-ramjet-error")), (413, Some("body_too_large")), "{framing:?}");
+        assert_eq!(answer.json()["error"]["code"], "body_too_large");
+    }
+    assert!(engine.seen().is_empty());
+    assert_eq!(send(ramjet.api, Framing::Length, &body_of(64 << 10)).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_not_understood_is_forwarded_as_it_came() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    for body in [&b"not json"[..], b"{\"messages\":[", b"[]", b"\xff\xfe{}", b"{\"messages\":17,\"max_tokens\":1e99}"] {
+        reaches_the_engine(&ramjet, &engine, Framing::Length, body, body).await;
+    }
+}

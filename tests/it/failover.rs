@@ -1,0 +1,144 @@
+//! A failed attempt goes on to another replica before a byte was answered, and never when it must not.
+
+use crate::support::chat_body;
+use crate::support::client::{self, H1, chat_head};
+use crate::support::engine::Engine;
+use crate::support::ramjet::{Ramjet, Start, lease};
+use xxhash_rust::xxh3::xxh3_64;
+
+const TURNS: &str = "routing: { policy: round_robin }";
+
+/// Two engines in turns, with what the next requests at either will meet.
+async fn pair(plays: &[&str]) -> (Engine, Engine, Ramjet) {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config: TURNS, env: &[] }).await;
+    a.script(plays);
+    b.script(plays);
+    (a, b, ramjet)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_connection_moves_on_with_the_whole_body() {
+    let engine = Engine::start().await;
+    // long probe interval: the dead replica must be met by requests, not by a probe
+    let ramjet = Ramjet::start_with(Start { upstreams: &[lease(), engine.addr], config: TURNS, env: &[] }).await;
+    for size in [1000, 200 << 10, 16 << 20] {
+        let body = chat_body(size, "");
+        for _ in 0..2 {
+            assert_eq!(client::chat(ramjet.api, "", &body).await.unwrap().status, 200);
+            assert_eq!(engine.seen().pop().unwrap().hash, xxh3_64(&body));
+        }
+    }
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_502_or_503_from_the_front_moves_on_with_the_whole_body() {
+    for play in ["status=502", "status=503"] {
+        let (a, b, ramjet) = pair(&[]).await;
+        let body = chat_body(300 << 10, "");
+        a.script(&[play]);
+        let first = client::chat(ramjet.api, "", &body).await.unwrap();
+        let second = client::chat(ramjet.api, "", &body).await.unwrap();
+        assert_eq!((first.status, second.status), (200, 200), "{play}");
+        assert_eq!(a.seen().len() + b.seen().len(), 3, "{play}");
+        for seen in a.seen().iter().chain(&b.seen()) {
+            assert_eq!(seen.hash, xxh3_64(&body));
+        }
+        let moved = ramjet.series("ramjet_upstream_failovers_total").await;
+        assert_eq!(moved.len(), 1, "{moved:?}");
+        assert!(moved[0].0.contains("bad_gateway") && moved[0].1 == 1.0, "{moved:?}");
+        ramjet.settled().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_connection_moves_on_unless_told_otherwise() {
+    let body = chat_body(1000, "");
+    let (a, b, ramjet) = pair(&[]).await;
+    a.script(&["drop"]);
+    b.script(&["drop"]);
+    // the first one to meet it fails twice at most: attempts are bounded
+    let answer = client::chat(ramjet.api, "", &body).await.unwrap();
+    assert_eq!((answer.status, answer.header("x-ramjet-error")), (502, Some("upstream_lost")));
+    assert_eq!(a.seen().len() + b.seen().len(), 2);
+    assert_eq!(client::chat(ramjet.api, "", &body).await.unwrap().status, 200);
+
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let config = "routing: { policy: round_robin }\nretry: { replay_lost: false }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, env: &[] }).await;
+    assert_eq!(client::chat(ramjet.api, "drop", &body).await.unwrap().status, 502);
+    assert_eq!(a.seen().len() + b.seen().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engines_own_refusals_pass_through_and_are_asked_of_nobody_else() {
+    let (a, b, ramjet) = pair(&[]).await;
+    let body = chat_body(1000, "");
+    for (play, status) in [("busy", 503), ("status=429", 429), ("status=400", 400), ("status=500", 500)] {
+        let before = a.seen().len() + b.seen().len();
+        let answer = client::chat(ramjet.api, play, &body).await.unwrap();
+        assert_eq!(answer.status, status, "{play}");
+        assert_eq!(answer.header("x-ramjet-error"), None);
+        assert!(String::from_utf8_lossy(&answer.body).contains("error"), "{play}");
+        if play == "busy" {
+            assert_eq!(answer.header("retry-after"), Some("7"));
+        }
+        assert_eq!(a.seen().len() + b.seen().len(), before + 1, "{play}");
+    }
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_503_is_the_engines_own() {
+    let (a, b, ramjet) = pair(&["status=503", "status=503"]).await;
+    let answer = client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap();
+    assert_eq!((answer.status, answer.header("x-ramjet-error")), (503, None));
+    assert_eq!(answer.json()["error"]["message"], "engine");
+    assert_eq!((a.seen().len(), b.seen().len()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_breaks_is_cut_and_not_repeated() {
+    let (a, b, ramjet) = pair(&[]).await;
+    let body = chat_body(500, "\"stream\":true,");
+    let broken = client::chat(ramjet.api, "cut", &body).await;
+    assert!(broken.is_err(), "no end is invented for a stream without one");
+    assert_eq!(a.seen().len() + b.seen().len(), 1);
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_idle_connection_is_replaced_without_the_client_noticing() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let body = chat_body(300 << 10, "");
+    for _ in 0..5 {
+        // answered, and the kept connection dies as the next request arrives on it
+        assert_eq!(client::chat(ramjet.api, "close-next", &body).await.unwrap().status, 200);
+        assert_eq!(client::chat(ramjet.api, "", &body).await.unwrap().status, 200);
+    }
+    assert!(engine.seen().iter().all(|s| s.hash == xxh3_64(&body)));
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_with_side_effects_is_sent_once() {
+    let (a, b, ramjet) = pair(&[]).await;
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    let head = chat_head("x-play: drop\r\ncontent-length: 4\r\n").replace("/v1/chat/completions", "/v1/files");
+    h1.send(head.as_bytes()).await;
+    h1.send(b"data").await;
+    assert_eq!(h1.answer().await.unwrap().status, 502);
+    assert_eq!(a.seen().len() + b.seen().len(), 1);
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_nobody_to_connect_to_the_error_is_clear() {
+    let ramjet = Ramjet::start(&[lease()]).await;
+    let answer = client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap();
+    assert_eq!((answer.status, answer.header("x-ramjet-error")), (502, Some("connect_failed")));
+    assert_eq!(answer.json()["error"]["type"], "server_error");
+    assert!(answer.header("x-ramjet-request-id").is_some());
+}

@@ -1,0 +1,101 @@
+//! Answers pass byte for byte; what they report is read beside.
+
+use crate::support::chat_body;
+use crate::support::client::{self, H1, chat_head};
+use crate::support::engine::{Engine, TOKEN};
+use crate::support::ramjet::Ramjet;
+
+const ODD: &str = concat!(
+    ": hello\\n\\n|data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\\r\\n\\r\\n|",
+    "da|ta: {\"choi|ces\":[{\"delta\":{\"content\":\"x\"}}]}\\n|\\n: keep-alive\\n\\n|",
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":100,\"completion_tokens\":7,",
+    "\"prompt_tokens_details\":{\"cached_tokens\":64}}}\\n\\n|data: [DONE]\\n\\n"
+);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_passes_byte_for_byte_and_its_usage_is_counted() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let answer = client::chat(ramjet.api, &format!("sse={ODD}"), &chat_body(500, "")).await.unwrap();
+    let wanted = ODD.replace('|', "").replace("\\n", "\n").replace("\\r", "\r");
+    assert_eq!(String::from_utf8(answer.body).unwrap(), wanted);
+    ramjet.settled().await;
+    for (name, value) in [
+        ("ramjet_prompt_tokens_total", 100.0),
+        ("ramjet_cached_prompt_tokens_total", 64.0),
+        ("ramjet_completion_tokens_total", 7.0),
+        ("ramjet_cached_tokens_unreported_total", 0.0),
+        ("ramjet_ttft_seconds_count", 1.0),
+    ] {
+        assert_eq!(ramjet.metric(name).await, value, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_without_usage_is_unknown_not_uncached() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let play = format!("sse={}|data: [DONE]\\n\\n", TOKEN.replace('\n', "\\n"));
+    assert_eq!(client::chat(ramjet.api, &play, &chat_body(500, "")).await.unwrap().status, 200);
+    let whole = "json={\"usage\":{\"prompt_tokens\":50,\"completion_tokens\":1}}";
+    assert_eq!(client::chat(ramjet.api, whole, &chat_body(500, "")).await.unwrap().status, 200);
+    ramjet.settled().await;
+    assert_eq!(ramjet.metric("ramjet_cached_tokens_unreported_total").await, 2.0);
+    assert_eq!(ramjet.metric("ramjet_prompt_tokens_total").await, 50.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_event_inside_a_good_stream_is_counted_and_passes() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let play = "sse=data: {\"error\":{\"message\":\"core died\"}}\\n\\n|data: [DONE]\\n\\n";
+    let answer = client::chat(ramjet.api, play, &chat_body(500, "")).await.unwrap();
+    assert!(String::from_utf8(answer.body).unwrap().contains("core died"));
+    let broken = ramjet.series("ramjet_upstream_errors_total").await;
+    let count = broken.iter().find(|(l, _)| l.contains("chat") && l.contains("broken_stream")).unwrap().1;
+    assert_eq!(count, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_answer_carries_the_ordinal_and_a_distinct_id() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let mut ids = std::collections::HashSet::new();
+    for _ in 0..20 {
+        let answer = client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap();
+        assert_eq!(answer.header("x-ramjet-upstream"), Some("0"));
+        assert!(ids.insert(answer.header("x-ramjet-request-id").unwrap().to_owned()));
+    }
+    let forwarded: std::collections::HashSet<_> =
+        engine.seen().iter().map(|s| s.header("x-request-id").unwrap().to_owned()).collect();
+    assert_eq!(forwarded, ids);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_paths_stream_through_with_their_query_and_host_of_the_replica() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    let head = chat_head("content-length: 4\r\nauthorization: Bearer mine\r\n");
+    h1.send(head.replace("/v1/chat/completions", "/tokenize?x=1&y=%20").as_bytes()).await;
+    h1.send(b"data").await;
+    assert_eq!(h1.answer().await.unwrap().status, 200);
+    let seen = engine.seen().pop().unwrap();
+    assert!(seen.head.starts_with("POST /tokenize?x=1&y=%20 HTTP/1.1\r\n"), "{}", seen.head);
+    assert_eq!(seen.header("host"), Some(engine.addr.to_string().as_str()));
+    assert_eq!(seen.header("authorization"), Some("Bearer mine"));
+    assert_eq!(seen.length, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replicas_prefix_and_key_are_used() {
+    let engine = Engine::start().await;
+    let url = format!("http://{}/team/v1", engine.addr);
+    let env = [("RJ_UPSTREAM", url.as_str()), ("RJ_UPSTREAM_TOKEN", "engine-key")];
+    let start = crate::support::ramjet::Start { upstreams: &[engine.addr], config: "", env: &env };
+    let ramjet = Ramjet::start_with(start).await;
+    assert_eq!(client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap().status, 200);
+    let seen = engine.seen().pop().unwrap();
+    assert!(seen.head.starts_with("POST /team/v1/chat/completions "), "{}", seen.head);
+    assert_eq!(seen.header("authorization"), Some("Bearer engine-key"));
+}

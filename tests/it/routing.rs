@@ -1,0 +1,83 @@
+//! Conversations stay where their prefix is, new ones spread, and models find the replicas that serve them.
+
+use crate::support::client;
+use crate::support::engine::Engine;
+use crate::support::ramjet::{Ramjet, Start};
+
+/// The body of one turn of a conversation whose text is `words` repeated.
+fn turn(speaker: usize, turns: usize) -> Vec<u8> {
+    let messages: Vec<String> = (0..=turns)
+        .map(|n| {
+            let text = format!("speaker {speaker} says thing {n}; ").repeat(200);
+            format!(r#"{{"role":"user","content":"{text}"}}"#)
+        })
+        .collect();
+    format!(r#"{{"model":"m","messages":[{}]}}"#, messages.join(",")).into_bytes()
+}
+
+async fn ordinal(ramjet: &Ramjet, body: &[u8]) -> String {
+    let answer = client::chat(ramjet.api, "", body).await.unwrap();
+    assert_eq!(answer.status, 200);
+    answer.header("x-ramjet-upstream").unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn interleaved_conversations_each_stay_on_their_replica() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let ramjet = Ramjet::start(&[a.addr, b.addr]).await;
+    let mut homes: Vec<String> = Vec::new();
+    for turns in 0..6 {
+        for speaker in 0..4 {
+            let at = ordinal(&ramjet, &turn(speaker, turns)).await;
+            match homes.get(speaker) {
+                None => homes.push(at),
+                Some(home) => assert_eq!(&at, home, "speaker {speaker}, turn {turns}"),
+            }
+        }
+    }
+    assert_eq!(homes.iter().filter(|h| *h == "0").count(), 2, "{homes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_prompt_is_not_believed_to_be_held() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let ramjet = Ramjet::start(&[a.addr, b.addr]).await;
+    let body = turn(1, 3);
+    let refused = client::chat(ramjet.api, "status=400", &body).await.unwrap();
+    assert_eq!(refused.status, 400);
+    ramjet.settled().await;
+    assert_eq!(ramjet.metric("ramjet_prefix_index_blocks").await, 0.0);
+    ordinal(&ramjet, &body).await;
+    ramjet.settled().await;
+    assert!(ramjet.metric("ramjet_prefix_index_blocks").await > 5.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_goes_to_the_replicas_that_serve_it_and_an_unknown_one_is_a_clean_404() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    // one replica by file, the lists by hand
+    let fleet = [
+        format!("{{ url: \"http://{}\", models: [m] }}", a.addr),
+        format!("{{ url: \"http://{}\", models: [n] }}", b.addr),
+    ];
+    let ramjet = Ramjet::start_fleet(&fleet).await;
+    for _ in 0..4 {
+        assert_eq!(ordinal(&ramjet, br#"{"model":"m","messages":[]}"#).await, "0");
+        assert_eq!(ordinal(&ramjet, br#"{"model":"n","messages":[]}"#).await, "1");
+    }
+    let unknown = client::chat(ramjet.api, "", br#"{"model":"x","messages":[]}"#).await.unwrap();
+    assert_eq!((unknown.status, unknown.header("x-ramjet-error")), (404, Some("model_not_found")));
+    assert_eq!(unknown.json()["error"]["param"], "model");
+    assert_eq!(a.seen().len() + b.seen().len(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_load_policy_does_not_follow_the_prefix() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let config = "routing: { policy: load }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, env: &[] }).await;
+    for turns in 0..6 {
+        ordinal(&ramjet, &turn(0, turns)).await;
+    }
+    assert_eq!((a.seen().len(), b.seen().len()), (3, 3));
+}

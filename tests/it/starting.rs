@@ -1,0 +1,93 @@
+//! Starting: a wrong configuration says everything that is wrong and binds nothing; a good one serves and stops well.
+
+use crate::support::client::{self, H1, chat_head};
+use crate::support::engine::Engine;
+use crate::support::ramjet::{Ramjet, Start, command, lease};
+use crate::support::{chat_body, until};
+use std::process::Output;
+
+fn run(args: &[&str], env: &[(&str, &str)]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command().args(args).envs(env.iter().copied()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+#[test]
+fn every_stale_or_unknown_name_is_listed_and_the_exit_code_is_64() {
+    let env = [("RJ_ROUTE_ALPHA", "x"), ("RJ_NO_SUCH", "1"), ("MD_UPSTREAM", "1"), ("DS4_X", "")];
+    for test in [&["-t", "--upstream", "http://a:1"][..], &["--upstream", "http://a:1"]] {
+        let (code, stdout, stderr) = run(test, &env);
+        assert_eq!((code, stdout.as_str()), (64, ""), "{stderr}");
+        assert_eq!(stderr.trim_end().lines().count(), 4, "{stderr}");
+        assert!(env.iter().all(|(name, _)| stderr.contains(name)), "{stderr}");
+    }
+}
+
+#[test]
+fn a_good_configuration_is_said_to_be_good() {
+    let (code, stdout, stderr) = run(&["-t", "--upstream", "http://a:1,http://b:2/v1"], &[]);
+    assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
+}
+
+#[test]
+fn a_missing_file_and_no_replicas_are_clear() {
+    let (code, _, stderr) = run(&["-t", "-c", "/no/such/file.yaml"], &[]);
+    assert_eq!(code, 64);
+    assert!(stderr.contains("/no/such/file.yaml"), "{stderr}");
+    let (code, _, stderr) = run(&[], &[]);
+    assert_eq!(code, 64);
+    assert!(stderr.contains("--upstream"), "{stderr}");
+}
+
+#[test]
+fn a_busy_address_ends_the_start_with_its_name() {
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = busy.local_addr().unwrap().to_string();
+    let (code, _, stderr) =
+        run(&["--upstream", "http://127.0.0.1:1", "--listen", &addr, "--admin", &lease().to_string()], &[]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains(&addr) && stderr.lines().count() == 1, "{stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_serves_on_a_unix_socket_too() {
+    let engine = Engine::start().await;
+    let path = std::env::temp_dir().join(format!("ramjet-it-{}.sock", std::process::id()));
+    let shown = path.to_str().unwrap();
+    let second = lease();
+    let listen = format!("{second},unix:{shown}");
+    let start = Start { upstreams: &[engine.addr], config: "", env: &[("RJ_API_ADDR", &listen)] };
+    let ramjet = Ramjet::start_at(start, second).await;
+    let stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let (mut read, mut write) = stream.into_split();
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    write.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = [0; 15];
+    read.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200 OK");
+    drop(ramjet);
+    std::fs::remove_file(path).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_sigterm_a_running_stream_finishes_and_the_exit_code_is_0() {
+    let engine = Engine::start().await;
+    let mut ramjet = Ramjet::start(&[engine.addr]).await;
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    let body = chat_body(500, "");
+    h1.send(chat_head(&format!("x-play: decode\r\ncontent-length: {}\r\n", body.len())).as_bytes()).await;
+    h1.send(&body).await;
+    h1.head().await.unwrap();
+    ramjet.signal("TERM");
+    let api = ramjet.api;
+    until("new connections are refused", || async { client::get(api, "/health").await.is_err() }).await;
+    assert_eq!(ramjet.ended(), None, "a stream is still running");
+    drop(h1);
+    let mut code = None;
+    let deadline = std::time::Instant::now() + crate::support::PATIENCE;
+    while code.is_none() && std::time::Instant::now() < deadline {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        code = ramjet.ended();
+    }
+    assert_eq!(code, Some(0));
+}

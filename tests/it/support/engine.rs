@@ -1,0 +1,219 @@
+//! A scripted engine on raw sockets: it sees every byte, and does what the header `x-play` of a request says.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What an engine saw of one request.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) head: String,
+    pub(crate) length: usize,
+    pub(crate) hash: u64,
+    pub(crate) closed: Option<Instant>,
+}
+
+/// A listening engine; stops on drop.
+pub(crate) struct Engine {
+    pub(crate) addr: SocketAddr,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    seen: Mutex<Vec<Seen>>,
+    /// Plays for the next requests, before what their headers say.
+    script: Mutex<VecDeque<String>>,
+}
+
+impl Seen {
+    /// The value of a header, by its lower-case name.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+}
+
+impl Engine {
+    pub(crate) async fn start() -> Engine {
+        Self::start_at("127.0.0.1:0".parse().unwrap()).await
+    }
+
+    pub(crate) async fn start_at(addr: SocketAddr) -> Engine {
+        let listener = TcpListener::bind(addr).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared::default());
+        let task = tokio::spawn(accept(listener, shared.clone()));
+        Engine { addr, shared, task }
+    }
+
+    /// The requests seen so far, probes not counted.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.shared.seen.lock().unwrap().clone()
+    }
+
+    /// Plays for the requests to come, whatever their headers say.
+    pub(crate) fn script(&self, plays: &[&str]) {
+        self.shared.script.lock().unwrap().extend(plays.iter().map(|p| (*p).to_owned()));
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    // connections end with the engine
+    let mut open = tokio::task::JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { return };
+        stream.set_nodelay(true).unwrap();
+        open.spawn(connection(stream, shared.clone()));
+        while open.try_join_next().is_some() {}
+    }
+}
+
+async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
+    let mut buffer = Vec::new();
+    while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
+        if head.starts_with("GET /not-there") {
+            let _unsent = answer(&mut stream, 500, "", b"{}").await;
+            return;
+        }
+        if head.starts_with("GET ") && head.contains("/v1/models ") {
+            if answer(&mut stream, 200, "", b"{\"object\":\"list\",\"data\":[]}").await.is_err() {
+                return;
+            }
+            continue;
+        }
+        let seen = Seen { head, length: body.len(), hash: xxh3_64(&body), closed: None };
+        let scripted = shared.script.lock().unwrap().pop_front();
+        let play = scripted.or_else(|| seen.header("x-play").map(str::to_owned)).unwrap_or_default();
+        let number = {
+            let mut all = shared.seen.lock().unwrap();
+            all.push(seen);
+            all.len() - 1
+        };
+        if !perform(&mut stream, &play).await {
+            shared.seen.lock().unwrap()[number].closed = Some(Instant::now());
+            return;
+        }
+    }
+}
+
+/// Plays a part; whether the connection goes on.
+async fn perform(stream: &mut TcpStream, play: &str) -> bool {
+    let (name, argument) = play.split_once('=').unwrap_or((play, ""));
+    let done = match name {
+        "" => answer(stream, 200, "", b"{\"ok\":true}").await,
+        // an answer as given, then the connection stays open
+        "json" => answer(stream, 200, "", argument.as_bytes()).await,
+        "status" => answer(stream, argument.parse().unwrap(), "", b"{\"error\":{\"message\":\"engine\"}}").await,
+        "busy" => answer(stream, 503, "retry-after: 7\r\n", b"{\"error\":{\"message\":\"queue full\"}}").await,
+        "drop" => return false,
+        // answers, then closes the kept connection before the next request is answered
+        "close-next" => return answer(stream, 200, "", b"{\"ok\":true}").await.is_ok() && wait_readable(stream).await,
+        "sse" => stream_text(stream, argument).await,
+        "prefill" => {
+            wait_closed(stream).await;
+            return false;
+        }
+        "decode" => {
+            decode(stream).await;
+            return false;
+        }
+        "cut" => {
+            let _unsent = stream.write_all(SSE_HEAD.as_bytes()).await;
+            let _unsent = stream.write_all(&chunk(TOKEN)).await;
+            return false;
+        }
+        other => panic!("no such play: {other}"),
+    };
+    done.is_ok()
+}
+
+const SSE_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+/// One generated token as an event.
+pub(crate) const TOKEN: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n";
+
+fn chunk(text: &str) -> Vec<u8> {
+    format!("{:x}\r\n{text}\r\n", text.len()).into_bytes()
+}
+
+async fn answer(stream: &mut TcpStream, status: u16, headers: &str, body: &[u8]) -> std::io::Result<()> {
+    let head = format!(
+        "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), body].concat()).await
+}
+
+/// Streams a text with `\n` for line feeds and `|` where a chunk ends.
+async fn stream_text(stream: &mut TcpStream, text: &str) -> std::io::Result<()> {
+    stream.write_all(SSE_HEAD.as_bytes()).await?;
+    for piece in text.replace("\\n", "\n").replace("\\r", "\r").split('|').filter(|p| !p.is_empty()) {
+        stream.write_all(&chunk(piece)).await?;
+        tokio::task::yield_now().await;
+    }
+    stream.write_all(b"0\r\n\r\n").await
+}
+
+/// A token every five milliseconds until the peer closes.
+async fn decode(stream: &mut TcpStream) {
+    let _unsent = stream.write_all(SSE_HEAD.as_bytes()).await;
+    let mut byte = [0];
+    loop {
+        if stream.write_all(&chunk(TOKEN)).await.is_err() {
+            return;
+        }
+        let pause = tokio::time::timeout(Duration::from_millis(5), stream.read(&mut byte));
+        if let Ok(Ok(0) | Err(_)) = pause.await {
+            return;
+        }
+    }
+}
+
+async fn wait_closed(stream: &mut TcpStream) {
+    let mut byte = [0];
+    while let Ok(1..) = stream.read(&mut byte).await {}
+}
+
+async fn wait_readable(stream: &mut TcpStream) -> bool {
+    let _ready = stream.readable().await;
+    false
+}
+
+/// The head as text and the body, decoded; `None` when the peer has closed.
+async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<(String, Vec<u8>)> {
+    let end = loop {
+        if let Some(at) = memchr::memmem::find(buffer, b"\r\n\r\n") {
+            break at + 4;
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8(buffer[..end].to_vec()).unwrap();
+    let lower = head.to_ascii_lowercase();
+    assert!(!lower.contains("transfer-encoding"), "engines get a length: {head}");
+    let length =
+        lower.split("content-length:").nth(1).map_or(0, |rest| rest.lines().next().unwrap().trim().parse().unwrap());
+    while buffer.len() < end + length {
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let body = buffer[end..end + length].to_vec();
+    buffer.drain(..end + length);
+    Some((head, body))
+}

@@ -1,0 +1,140 @@
+//! The ramjet process under test.
+
+use super::client;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+
+/// A running ramjet; killed on drop.
+pub(crate) struct Ramjet {
+    child: Child,
+    pub(crate) api: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
+
+/// How to start one.
+pub(crate) struct Start<'a> {
+    pub(crate) upstreams: &'a [SocketAddr],
+    pub(crate) config: &'a str,
+    pub(crate) env: &'a [(&'a str, &'a str)],
+}
+
+/// A port that nobody else has at the moment.
+pub(crate) fn lease() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// The binary with an environment that holds none of its settings.
+pub(crate) fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ramjet"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("RJ_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+impl Ramjet {
+    /// Starts ramjet in front of `upstreams` with defaults and fast probes.
+    pub(crate) async fn start(upstreams: &[SocketAddr]) -> Ramjet {
+        Self::start_with(Start { upstreams, config: "", env: &[] }).await
+    }
+
+    /// Starts ramjet with more settings; `config` is YAML without `fleet`, `listen` and `health`.
+    pub(crate) async fn start_with(start: Start<'_>) -> Ramjet {
+        Self::start_probing(start, "/v1/models").await
+    }
+
+    /// Starts ramjet with another readiness path.
+    pub(crate) async fn start_probing(start: Start<'_>, path: &str) -> Ramjet {
+        let replicas: Vec<_> = start.upstreams.iter().map(|u| format!("{{ url: \"http://{u}\" }}")).collect();
+        Self::spawn(&replicas, start.config, start.env, path, None).await
+    }
+
+    /// Starts ramjet on an address that its environment names.
+    pub(crate) async fn start_at(start: Start<'_>, api: SocketAddr) -> Ramjet {
+        let replicas: Vec<_> = start.upstreams.iter().map(|u| format!("{{ url: \"http://{u}\" }}")).collect();
+        Self::spawn(&replicas, start.config, start.env, "/v1/models", Some(api)).await
+    }
+
+    /// Starts ramjet with replicas as the file writes them.
+    pub(crate) async fn start_fleet(replicas: &[String]) -> Ramjet {
+        Self::spawn(replicas, "", &[], "/v1/models", None).await
+    }
+
+    async fn spawn(
+        replicas: &[String],
+        config: &str,
+        env: &[(&str, &str)],
+        probe: &str,
+        api: Option<SocketAddr>,
+    ) -> Ramjet {
+        let (api, admin) = (api.unwrap_or_else(lease), lease());
+        let file = tempdir().join(format!("{}.yaml", admin.port()));
+        let replicas: String = replicas.iter().map(|r| format!("    - {r}\n")).collect();
+        let text = format!(
+            "fleet:\n  replicas:\n{replicas}listen:\n  api: [\"{api}\"]\n  admin: \"{admin}\"\nhealth:\n  \
+             readiness: {{ interval: 100ms, timeout: 2s, path: \"{probe}\" }}\n{config}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let mut command = command();
+        command.arg("-c").arg(&file).envs(env.iter().copied()).stdin(Stdio::null());
+        if std::env::var_os("RAMJET_TEST_LOG").is_none() {
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+        }
+        let mut ramjet = Ramjet { child: command.spawn().unwrap(), api, admin };
+        super::until("ramjet answers", || async { client::get(api, "/health").await.is_ok() }).await;
+        assert!(ramjet.ended().is_none(), "ramjet ended at its start");
+        std::fs::remove_file(file).unwrap();
+        ramjet
+    }
+
+    /// The sum of a metric's series, over all labels.
+    pub(crate) async fn metric(&self, name: &str) -> f64 {
+        self.series(name).await.into_iter().map(|(_, value)| value).sum()
+    }
+
+    /// A metric's series: labels as text, value.
+    pub(crate) async fn series(&self, name: &str) -> Vec<(String, f64)> {
+        let page = client::get(self.admin, "/metrics").await.unwrap();
+        let text = String::from_utf8(page.body).unwrap();
+        text.lines()
+            .filter_map(|line| {
+                let (series, value) = line.rsplit_once(' ')?;
+                let labels = series.strip_prefix(name)?;
+                (labels.is_empty() || labels.starts_with('{')).then(|| (labels.to_owned(), value.parse().unwrap()))
+            })
+            .collect()
+    }
+
+    /// Waits until nothing is in flight and nothing is reserved.
+    pub(crate) async fn settled(&self) {
+        for gauge in ["ramjet_requests_inflight", "ramjet_upstream_inflight", "ramjet_upstream_load_units"] {
+            super::until(gauge, || async { self.metric(gauge).await == 0.0 }).await;
+        }
+    }
+
+    /// Sends a signal to the process.
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// The exit code, once it has ended.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        self.child.try_wait().unwrap().map(|status| status.code().unwrap_or(-1))
+    }
+}
+
+impl Drop for Ramjet {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn tempdir() -> std::path::PathBuf {
+    let dir = std::env::temp_dir().join(format!("ramjet-it-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
