@@ -86,6 +86,15 @@ class Ramjet(Served):
         self.admin = f"http://127.0.0.1:{admin}"
         super().__init__(f"http://127.0.0.1:{port}", procs.Process(args, log, clean))
 
+    def load(self):
+        """Requests in flight: of ramjet, of each replica; and the load units of each replica."""
+        page = metrics(self.admin)
+        names = ("ramjet_requests_inflight", "ramjet_upstream_inflight", "ramjet_upstream_load_units")
+        return [series(page, name) for name in names]
+
+    def rests(self):
+        return self.load() == [[0], [0, 0], [0, 0]]
+
 
 @contextlib.contextmanager
 def start(ramjet, llama_server, model, logs):

@@ -178,23 +178,46 @@ def agent(report, client, engines):
     return conversation, served
 
 
-def interleaved(report, client, engine_of):
-    """Three conversations that begin at the same moment and then run side by side."""
-    conversations = [Conversation(f"agent {letter}", 3072, (200, 400)) for letter in "abc"]
-    gate = threading.Barrier(len(conversations))
+def together(jobs):
+    """The results of functions that are called at the same moment."""
+    gate = threading.Barrier(len(jobs))
 
-    def run(conversation):
+    def start(job):
         gate.wait()
-        conversation.run(client)
+        return job()
 
-    with concurrent.futures.ThreadPoolExecutor(len(conversations)) as pool:
-        for done in [pool.submit(run, each) for each in conversations]:
-            done.result()
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+        return list(pool.map(start, jobs))
+
+
+def interleaved(report, client, ramjet, engine_of):
+    """Three conversations that begin at the same moment, so that load spreads them, and then take turns.
+
+    Not side by side all the way: prompts as short as these are worth less than one running request on their replica,
+    so a busy one would rightly lose them. For the same reason each turn waits until the load of the last one is gone.
+    """
+    conversations = [Conversation(f"agent {letter}", 3072, (200, 400)) for letter in "abc"]
+    together([lambda each=each: each.step(client) for each in conversations])
+    for _ in range(1, TURNS):
+        for each in conversations:
+            fleet.wait(ramjet.rests, limit=10)
+            each.step(client)
     used = set.union(*(each.replicas() for each in conversations))
     report.check("interleaved: both replicas used", len(used) == 2, " ".join(sorted(used)))
     for each in conversations:
         each.check(report, engine_of(each.turns[0].upstream))
     return conversations
+
+
+def side_by_side(report, client, engine_of):
+    """Streams at the same moment, as many as the fleet has slots: none may get a piece of another's answer."""
+    prompts = [[{"role": "user", "content": f"{word}?"}] for word in WORDS[: 2 * fleet.SLOTS]]
+    turns = together([lambda messages=messages: ask_streamed(client, messages) for messages in prompts])
+    whole = sum(turn.whole() for turn in turns)
+    same = sum(same_as_direct([turn], engine_of(turn.upstream)) for turn in turns)
+    figures = f"{whole} whole and {same} as the engine's of {len(turns)}"
+    report.check("side by side: answers as the engine's", whole == same == len(turns), figures)
+    return turns
 
 
 def not_streamed(report, client, engine_of):
@@ -229,23 +252,21 @@ def client_leaves(report, client, engine_of):
 
 
 def at_rest(report, ramjet, turns):
-    """After all that: nothing in flight, no load kept, ramjet alive and counting."""
+    """After all that: nothing in flight, no load kept, ramjet alive and counting; and it ends when told to."""
     ids = [turn.request_id for turn in turns]
     report.check("request ids: present and distinct", all(ids) and len(set(ids)) == len(ids), f"{len(set(ids))} of {len(ids)}")
-    page = {}
-
-    def resting():
-        page.update(fleet.metrics(ramjet.admin))
-        replicas = [fleet.series(page, f"ramjet_upstream_{what}") for what in ("inflight", "load_units")]
-        return fleet.series(page, "ramjet_requests_inflight") == [0] and replicas == [[0, 0], [0, 0]]
-
-    rests = fleet.wait(resting, limit=10, pause=0.2)
-    names = ["ramjet_requests_inflight", "ramjet_upstream_inflight", "ramjet_upstream_load_units"]
-    report.check("metrics: nothing left in flight", rests, ", ".join(f"{n} {fleet.series(page, n)}" for n in names))
-    counted, reported = sum(fleet.series(page, "ramjet_cached_prompt_tokens_total")), sum(t.cached() for t in turns)
-    report.check("metrics: cached tokens counted", counted > 0, f"{int(counted)}, {reported} reported to the client")
+    rests = fleet.wait(ramjet.rests, limit=10)
+    figures = "{} requests, {} at the replicas, {} load units".format(*ramjet.load())
+    report.check("metrics: nothing left in flight", rests, figures)
+    counted = sum(fleet.series(fleet.metrics(ramjet.admin), "ramjet_cached_prompt_tokens_total"))
+    reported = sum(turn.cached() for turn in turns)
+    figures = f"{int(counted)}, {reported} reported to the client"
+    report.check("metrics: cached tokens counted", counted == reported > 0, figures)
     status, text = fleet.get(f"{ramjet.url}/health")
     report.check("health: ok at the end", ramjet.process.running() and status == 200, f"{status} {text.strip()[:60]}")
+    asked = time.monotonic()
+    code = ramjet.process.stop(patience=30)
+    report.check("SIGTERM: exits with 0", code == 0, f"{code} after {time.monotonic() - asked:.1f} s")
 
 
 def scenarios(report, ramjet, engines):
@@ -256,8 +277,9 @@ def scenarios(report, ramjet, engines):
     def engine_of(upstream):
         return served if upstream in conversation.replicas() else other
 
-    conversations = [conversation, *interleaved(report, client, engine_of)]
+    conversations = [conversation, *interleaved(report, client, ramjet, engine_of)]
     turns = [turn for each in conversations for turn in each.turns]
+    turns += side_by_side(report, client, engine_of)
     turns.append(not_streamed(report, client, engine_of))
     turns.append(client_leaves(report, client, engine_of))
     at_rest(report, ramjet, turns)
