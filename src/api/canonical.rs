@@ -9,7 +9,7 @@
 //! a picture is neither worth megabytes of credit nor confused with another one.
 
 use super::json::{Cursor, Kind, Malformed, Str};
-use super::request::Request;
+use super::request::{MESSAGE_MEMBERS, Message, RENDERED, Request};
 use crate::prefix::fingerprint::{Chain, Fingerprints};
 use smallvec::SmallVec;
 
@@ -22,21 +22,22 @@ const IMAGE_WEIGHT: usize = 4096;
 const AUDIO_BYTES_PER_UNIT: usize = 640;
 /// Values nested deeper than this are hashed as they stand.
 const MAX_DEPTH: usize = 64;
-/// Members of a message that templates render, besides `role` and `content`, in canonical order.
-const MESSAGE_MEMBERS: [&[u8]; 6] =
-    [b"name", b"reasoning_content", b"reasoning", b"tool_calls", b"function_call", b"tool_call_id"];
-
 /// The fingerprints of a chat completion request.
 ///
 /// # Errors
 /// [`Malformed`] when `messages` is not a list of objects; the caller then routes by load.
 pub fn chat(request: &Request<'_>, mut chain: Chain) -> Result<Fingerprints, Malformed> {
-    let messages = messages(request.messages.unwrap_or(b"[]"))?;
-    let leading = messages.iter().take_while(|m| m.is_instruction()).count();
+    let Some(messages) = &request.messages else { return Err(Malformed { at: 0 }) };
+    let leading = messages.iter().take_while(|m| is_instruction(m)).count();
     head(request, &mut chain);
-    messages[..leading].iter().try_for_each(|m| m.write(&mut chain))?;
+    messages[..leading].iter().try_for_each(|m| message(m, &mut chain))?;
     rendered(request, &mut chain)?;
-    messages[leading..].iter().try_for_each(|m| m.write(&mut chain))?;
+    for m in &messages[leading..] {
+        if chain.is_full() {
+            break;
+        }
+        message(m, &mut chain)?;
+    }
     Ok(chain.finish())
 }
 
@@ -61,7 +62,7 @@ fn head(request: &Request<'_>, chain: &mut Chain) {
 }
 
 fn rendered(request: &Request<'_>, chain: &mut Chain) -> Result<(), Malformed> {
-    for (name, member) in super::request::RENDERED.iter().zip(request.rendered) {
+    for (name, member) in RENDERED.iter().zip(request.rendered) {
         if let Some(member) = member {
             chain.push(name.as_bytes());
             value(&mut Cursor::new(member), chain, 0)?;
@@ -75,68 +76,40 @@ fn text(s: Str<'_>, chain: &mut Chain) {
     s.decode(|piece| chain.push(piece));
 }
 
+/// The string that comes next, in one pass.
+fn string(cursor: &mut Cursor<'_>, chain: &mut Chain) -> Result<(), Malformed> {
+    cursor.string_decoded(|piece| chain.push(piece))
+}
+
 // === messages ===
 
-/// The parts of one message that a template renders, still as text.
-#[derive(Default)]
-struct Message<'a> {
-    role: Option<Str<'a>>,
-    content: Option<&'a [u8]>,
-    others: [Option<&'a [u8]>; MESSAGE_MEMBERS.len()],
+fn is_instruction(message: &Message<'_>) -> bool {
+    message.role.is_some_and(|r| r.is("system") || r.is("developer"))
 }
 
-fn messages(list: &[u8]) -> Result<Vec<Message<'_>>, Malformed> {
-    let mut out = Vec::new();
-    Cursor::new(list).array(|item| {
-        let mut message = Message::default();
-        item.object(|key, member| {
-            if key.is("role") && member.kind()? == Kind::String {
-                message.role = Some(member.string()?);
-                return Ok(());
-            }
-            let text = Some(member.skip()?).filter(|t| *t != b"null");
-            if key.is("content") {
-                message.content = text;
-            } else if let Some(slot) = MESSAGE_MEMBERS.iter().position(|m| *m == key.raw) {
-                message.others[slot] = text;
-            }
-            Ok(())
-        })?;
-        out.push(message);
-        Ok(())
-    })?;
-    Ok(out)
-}
-
-impl Message<'_> {
-    fn is_instruction(&self) -> bool {
-        self.role.is_some_and(|r| r.is("system") || r.is("developer"))
+fn message(message: &Message<'_>, chain: &mut Chain) -> Result<(), Malformed> {
+    if let Some(role) = message.role {
+        text(role, chain);
     }
-
-    fn write(&self, chain: &mut Chain) -> Result<(), Malformed> {
-        if let Some(role) = self.role {
-            text(role, chain);
-        }
-        chain.push(PART);
-        if let Some(content) = self.content {
-            self::content(&mut Cursor::new(content), chain)?;
-        }
-        for (name, member) in MESSAGE_MEMBERS.iter().zip(self.others) {
-            if let Some(member) = member {
-                chain.push(PART);
-                chain.push(name);
-                value(&mut Cursor::new(member), chain, 0)?;
-            }
-        }
-        chain.push(FIELD);
-        Ok(())
+    chain.push(PART);
+    if let Some(content) = message.content {
+        self::content(&mut Cursor::new(content), chain)?;
     }
+    for (name, member) in MESSAGE_MEMBERS.iter().zip(message.others) {
+        if let Some(member) = member {
+            chain.push(PART);
+            chain.push(name.as_bytes());
+            value(&mut Cursor::new(member), chain, 0)?;
+        }
+    }
+    chain.push(FIELD);
+    Ok(())
 }
 
 /// A string, or a list of parts; one text part is the same as the string.
 fn content(cursor: &mut Cursor<'_>, chain: &mut Chain) -> Result<(), Malformed> {
     match cursor.kind()? {
-        Kind::String => text(cursor.string()?, chain),
+        Kind::String => string(cursor, chain)?,
         Kind::Array => {
             let mut first = true;
             cursor.array(|item| {
@@ -155,10 +128,10 @@ fn part(cursor: &mut Cursor<'_>, chain: &mut Chain) -> Result<(), Malformed> {
     if cursor.kind()? != Kind::Object {
         return content(cursor, chain);
     }
-    let (mut words, mut media, mut rest) = (None, None, SmallVec::<[(Str<'_>, &[u8]); 4]>::new());
+    let (mut media, mut rest) = (None, SmallVec::<[(Str<'_>, &[u8]); 4]>::new());
     cursor.object(|key, member| {
         match key.raw {
-            b"text" if member.kind()? == Kind::String => words = Some(member.string()?),
+            b"text" if member.kind()? == Kind::String => string(member, chain)?,
             b"image_url" | b"image" | b"video_url" => media = Some((member.skip()?, false)),
             b"input_audio" | b"audio_url" => media = Some((member.skip()?, true)),
             b"type" | b"cache_control" | b"uuid" => drop(member.skip()?),
@@ -166,9 +139,6 @@ fn part(cursor: &mut Cursor<'_>, chain: &mut Chain) -> Result<(), Malformed> {
         }
         Ok(())
     })?;
-    if let Some(words) = words {
-        text(words, chain);
-    }
     if let Some((data, is_audio)) = media {
         let weight = if is_audio { data.len() / AUDIO_BYTES_PER_UNIT + 4 } else { IMAGE_WEIGHT };
         chain.push_digest(data, weight);
@@ -183,7 +153,7 @@ fn value(cursor: &mut Cursor<'_>, chain: &mut Chain, depth: usize) -> Result<(),
     match cursor.kind()? {
         Kind::String => {
             chain.push(b"\"");
-            text(cursor.string()?, chain);
+            string(cursor, chain)?;
             chain.push(b"\"");
         }
         Kind::Array if depth < MAX_DEPTH => {
@@ -224,7 +194,7 @@ fn members(mut list: SmallVec<[(Str<'_>, &[u8]); 4]>, chain: &mut Chain, depth: 
 /// Text as it is, token ids as four bytes each, lists item by item.
 fn prompt(cursor: &mut Cursor<'_>, chain: &mut Chain) -> Result<(), Malformed> {
     match cursor.kind()? {
-        Kind::String => text(cursor.string()?, chain),
+        Kind::String => string(cursor, chain)?,
         Kind::Array => cursor.array(|item| match item.kind()? {
             Kind::Atom => {
                 let token = item.skip()?;

@@ -14,13 +14,28 @@ pub struct Request<'a> {
     pub max_tokens: Option<u64>,
     /// Every member whose key is `max_tokens` or `max_completion_tokens`, for edits.
     pub limits: Vec<Member>,
-    /// `messages`, as text.
-    pub messages: Option<&'a [u8]>,
+    /// `messages`, if it is a list of objects.
+    pub messages: Option<Vec<Message<'a>>>,
     /// `prompt`, as text.
     pub prompt: Option<&'a [u8]>,
     /// The other members that a chat template renders or that separate caches, in the order of [`RENDERED`].
     pub rendered: [Option<&'a [u8]>; RENDERED.len()],
 }
+
+/// The parts of one message that a chat template renders, still as text.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// `role`.
+    pub role: Option<Str<'a>>,
+    /// `content`, unless null.
+    pub content: Option<&'a [u8]>,
+    /// The other members, unless null, in the order of [`MESSAGE_MEMBERS`].
+    pub others: [Option<&'a [u8]>; MESSAGE_MEMBERS.len()],
+}
+
+/// Members of a message that templates render, besides `role` and `content`, in canonical order.
+pub const MESSAGE_MEMBERS: [&str; 6] =
+    ["name", "reasoning_content", "reasoning", "tool_calls", "function_call", "tool_call_id"];
 
 /// A member of the top-level object: where it stands and its value, if that is a plain integer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +78,15 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
     match key.raw {
         b"model" if value.kind()? == Kind::String => request.model = Some(value.string()?),
         b"stream" => request.stream = value.skip()? == b"true",
-        b"messages" => request.messages = Some(value.skip()?),
+        b"messages" => {
+            // a list of something else is an engine's business to refuse: it is stepped over
+            let mut ahead = value.clone();
+            request.messages = messages(&mut ahead).ok();
+            match request.messages {
+                Some(_) => *value = ahead,
+                None => drop(value.skip()?),
+            }
+        }
         b"prompt" => request.prompt = Some(value.skip()?),
         b"max_tokens" | b"max_completion_tokens" => {
             let text = value.skip()?;
@@ -81,6 +104,29 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
     Ok(())
 }
 
+fn messages<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<Message<'a>>, Malformed> {
+    let mut out = Vec::new();
+    cursor.array(|item| {
+        let mut message = Message::default();
+        item.object(|key, member| {
+            if key.is("role") && member.kind()? == Kind::String {
+                message.role = Some(member.string()?);
+                return Ok(());
+            }
+            let text = Some(member.skip()?).filter(|t| *t != b"null");
+            if key.is("content") {
+                message.content = text;
+            } else if let Some(slot) = MESSAGE_MEMBERS.iter().position(|m| key.is(m)) {
+                message.others[slot] = text;
+            }
+            Ok(())
+        })?;
+        out.push(message);
+        Ok(())
+    })?;
+    Ok(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,7 +140,9 @@ mod tests {
         assert!(r.stream);
         assert_eq!(r.max_tokens, Some(7));
         assert_eq!(&body[r.limits[0].span.clone()], b"\"max_tokens\": 7");
-        assert_eq!(r.messages.unwrap(), br#"[{"role":"user","model":"no"}]"#);
+        let messages = r.messages.unwrap();
+        assert_eq!(messages.len(), 1);
+        assert!(messages[0].role.unwrap().is("user") && messages[0].content.is_none());
         assert_eq!(r.rendered[2], Some(&br#""s""#[..]));
         assert_eq!(r.rendered[8], None);
     }

@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub struct Fingerprints {
     /// One value per full block.
     pub prints: Vec<u64>,
-    /// Canonical bytes pushed in all, the unfinished block and what lies beyond the limit included.
+    /// Canonical bytes pushed, the unfinished block included.
     pub bytes: u64,
 }
 
@@ -46,7 +46,7 @@ impl Chain {
     /// Adds canonical bytes.
     pub fn push(&mut self, mut piece: &[u8]) {
         self.out.bytes += piece.len() as u64;
-        if self.out.prints.len() >= self.max_blocks {
+        if self.is_full() {
             return;
         }
         if !self.block.is_empty() {
@@ -63,12 +63,17 @@ impl Chain {
         }
         let mut blocks = piece.chunks_exact(self.block_bytes);
         for block in &mut blocks {
-            if self.out.prints.len() >= self.max_blocks {
+            if self.is_full() {
                 return;
             }
             self.link(block);
         }
         self.block.extend_from_slice(blocks.remainder());
+    }
+
+    /// Whether nothing more will be hashed.
+    pub fn is_full(&self) -> bool {
+        self.out.prints.len() >= self.max_blocks
     }
 
     /// Adds `weight` canonical bytes that stand for `data`: content that an engine reads at a price unrelated to its

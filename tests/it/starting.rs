@@ -91,3 +91,20 @@ async fn on_sigterm_a_running_stream_finishes_and_the_exit_code_is_0() {
     }
     assert_eq!(code, Some(0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_does_not_end_a_single_stream() {
+    let engine = Engine::start().await;
+    let mut ramjet = Ramjet::start(&[engine.addr]).await;
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    let body = chat_body(500, "");
+    h1.send(chat_head(&format!("x-play: decode\r\ncontent-length: {}\r\n", body.len())).as_bytes()).await;
+    h1.send(&body).await;
+    h1.head().await.unwrap();
+    for _ in 0..20 {
+        ramjet.signal("HUP");
+        assert_eq!(client::get(ramjet.api, "/health").await.unwrap().status, 200);
+    }
+    assert_eq!(ramjet.ended(), None);
+    assert_eq!(engine.seen()[0].closed, None);
+}

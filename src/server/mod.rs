@@ -1,5 +1,7 @@
 //! The composition root: from a configuration to running services. Everything is built here, nothing is decided.
 
+mod lifecycle;
+
 use crate::admin::Admin;
 use crate::cli::Cli;
 use crate::config::{self, AccessLog, Config, ListenAddr};
@@ -15,13 +17,12 @@ use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
 use crate::proxy::{Phases, PromptShape, Proxy, Settings};
 use crate::telemetry::metrics::Metrics;
-use async_trait::async_trait;
 use http::HeaderValue;
 use pingora_core::apps::HttpServerOptions;
 use pingora_core::protocols::http::v2::server::default_h2_options;
+use pingora_core::server::Server;
 use pingora_core::server::configuration::Opt;
-use pingora_core::server::{Server, ShutdownWatch};
-use pingora_core::services::background::{BackgroundService, background_service};
+use pingora_core::services::background::background_service;
 use pingora_core::services::listening::Service;
 use pingora_load_balancing::{Backends, LoadBalancer};
 use pingora_proxy::ProxyServiceBuilder;
@@ -35,8 +36,6 @@ const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 /// HTTP/2 upload windows: with the protocol's default of 64 KiB a long prompt waits for a round trip per 64 KiB.
 const H2_STREAM_WINDOW: u32 = 4 << 20;
 const H2_CONNECTION_WINDOW: u32 = 16 << 20;
-/// How often a process that is shutting down looks whether it is idle.
-const DRAIN_POLL: Duration = Duration::from_millis(50);
 
 /// Why ramjet could not start.
 #[derive(Debug, Error)]
@@ -93,7 +92,8 @@ pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, Start
         server.add_service(admin);
     }
     server.add_service(background);
-    server.add_service(background_service("drain", ExitWhenIdle { metrics }));
+    server.add_service(background_service("drain", lifecycle::ExitWhenIdle { metrics }));
+    server.add_service(background_service("hangup", lifecycle::Hangup));
     server.run_forever()
 }
 
@@ -213,26 +213,4 @@ fn api_service(server: &Server, config: &Config, proxy: Proxy) -> Service<pingor
 /// A number that differs from process to process, from the seed that the standard library draws for its maps.
 fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
-}
-
-/// Ends a process that was told to stop as soon as its last request has ended; Pingora alone would sleep out the
-/// whole drain limit.
-struct ExitWhenIdle {
-    metrics: Arc<Metrics>,
-}
-
-#[async_trait]
-impl BackgroundService for ExitWhenIdle {
-    async fn start(&self, mut shutdown: ShutdownWatch) {
-        while !*shutdown.borrow() {
-            if shutdown.changed().await.is_err() {
-                return;
-            }
-        }
-        while self.metrics.inflight() > 0 {
-            tokio::time::sleep(DRAIN_POLL).await;
-        }
-        log::info!("no request is left, exiting");
-        std::process::exit(0);
-    }
 }
