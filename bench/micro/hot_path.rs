@@ -3,6 +3,7 @@
 //! `cargo bench --bench hot_path` prints times; compare runs on one machine, not times between machines.
 
 #![expect(clippy::expect_used, reason = "a bench that cannot be set up should stop")]
+#![expect(missing_docs, reason = "the harness's macro writes an undocumented function")]
 
 use bytes::Bytes;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -29,7 +30,8 @@ const SHAPE: PromptShape = PromptShape { secret: 7, block_bytes: 2048, max_prefi
 /// A coding agent's request: a long system prompt, then turns of prose and escaped source code.
 fn conversation(bytes: usize) -> Bytes {
     let code = "    if let Some(value) = map.get(\\\"key\\\") {\\n        total += value.len();\\n    }\\n";
-    let mut body = String::from(r#"{"model":"m","stream":true,"messages":[{"role":"system","content":"You edit code."}"#);
+    let mut body =
+        String::from(r#"{"model":"m","stream":true,"messages":[{"role":"system","content":"You edit code."}"#);
     let mut turn = 0;
     while body.len() + 4096 < bytes {
         let text = format!("turn {turn}: the file now reads\\n{}", code.repeat(40));

@@ -174,7 +174,7 @@ async fn reseat(session: &mut Session) -> Result<()> {
     };
     let mut fresh = SessionV1::new(stream);
     fresh.set_pipelined_prefix(head);
-    session.downstream_session = Box::new(ServerSession::H1(fresh));
+    *session.downstream_session = ServerSession::H1(fresh);
     session.downstream_session.read_request().await?;
     keep.apply_to_session(&mut session.downstream_session);
     session.downstream_session.enable_retry_buffering();

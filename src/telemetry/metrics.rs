@@ -3,16 +3,13 @@
 //! What requests count is counted as it happens; what the fleet is at the moment (up, in flight, load, index size) is
 //! read from the fleet when somebody scrapes, so the hot path pays nothing for it.
 
+use super::registry::{Result, metrics};
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
 use crate::fleet::{Fleet, FleetHealth};
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
-use prometheus::core::Collector;
-use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
-};
+use prometheus::{Encoder, IntGauge, TextEncoder};
 use std::time::Duration;
 
 /// From a warm prefix on an idle replica to a long prompt behind a queue: factors of about two.
@@ -26,31 +23,40 @@ const BLOCKS: &[f64] = &[0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0
 /// Around the budget of a decision, 100 µs.
 const DECISION: &[f64] = &[1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3];
 
-/// All metrics of the process.
-pub struct Metrics {
-    registry: Registry,
-    requests: IntCounterVec,
-    inflight: IntGauge,
-    ttft: Histogram,
-    duration: HistogramVec,
-    per_token: Histogram,
-    prompt_tokens: IntCounter,
-    cached_tokens: IntCounter,
-    completion_tokens: IntCounter,
-    unreported: IntCounter,
-    disconnects: IntCounter,
-    upstream_errors: IntCounterVec,
-    failovers: IntCounterVec,
-    decisions: IntCounterVec,
-    decision_time: Histogram,
-    overlap: Histogram,
-    upstream_up: IntGaugeVec,
-    upstream_inflight: IntGaugeVec,
-    upstream_load: IntGaugeVec,
-    probe_failures: IntCounterVec,
-    fail_open: IntGauge,
-    index_bytes: IntGauge,
-    index_blocks: IntGauge,
+metrics! {
+    /// All metrics of the process.
+    pub struct Metrics {
+        requests: counters("ramjet_requests_total",
+            "Requests ended, by endpoint, status and whether the answer was streamed.", &["endpoint", "code", "stream"]);
+        inflight: gauge("ramjet_requests_inflight", "Requests being served.");
+        ttft: histogram("ramjet_ttft_seconds", "Time to the first generated token of streamed answers.", TTFT);
+        duration: histograms("ramjet_request_duration_seconds",
+            "Time from the request to the end of its answer.", DURATION, &["endpoint"]);
+        per_token: histogram("ramjet_time_per_output_token_seconds",
+            "Time per generated token after the first, of streamed answers that reported usage.", PER_TOKEN);
+        prompt_tokens: counter("ramjet_prompt_tokens_total", "Prompt tokens, as engines reported them.");
+        cached_tokens: counter("ramjet_cached_prompt_tokens_total",
+            "Prompt tokens that engines reported as served from their prefix cache.");
+        completion_tokens: counter("ramjet_completion_tokens_total", "Generated tokens, as engines reported them.");
+        unreported: counter("ramjet_cached_tokens_unreported_total",
+            "Good inference answers that did not say how many prompt tokens were cached.");
+        disconnects: counter("ramjet_client_disconnects_total", "Requests whose client left before the end.");
+        upstream_errors: counters("ramjet_upstream_errors_total",
+            "Attempts that failed at a replica, by endpoint and reason.", &["endpoint", "reason"]);
+        failovers: counters("ramjet_upstream_failovers_total",
+            "Attempts repeated, by the replica that failed, the next one, and the reason.", &["from", "to", "reason"]);
+        decisions: counters("ramjet_route_decisions_total", "Choices, by what decided.", &["outcome"]);
+        decision_time: histogram("ramjet_route_decision_seconds", "Time of one choice, lock included.", DECISION);
+        overlap: histogram("ramjet_route_overlap_blocks", "Blocks of the prompt that the chosen replica held.", BLOCKS);
+        upstream_up: gauges("ramjet_upstream_up", "Whether new requests may go to the replica.", &["upstream"]);
+        upstream_inflight: gauges("ramjet_upstream_inflight", "Requests at the replica.", &["upstream"]);
+        upstream_load: gauges("ramjet_upstream_load_units", "Load units reserved at the replica.", &["upstream"]);
+        probe_failures: counters("ramjet_upstream_probe_failures_total",
+            "Failed probes, by replica and reason.", &["upstream", "reason"]);
+        fail_open: gauge("ramjet_route_fail_open", "1 while no replica is healthy and all are tried.");
+        index_bytes: gauge("ramjet_prefix_index_bytes", "Heap bytes of the prefix index.");
+        index_blocks: gauge("ramjet_prefix_index_blocks", "Blocks in the prefix index.");
+    }
 }
 
 /// A request in the in-flight gauge.
@@ -81,122 +87,13 @@ pub struct Outcome {
     pub answered: bool,
 }
 
-type Result<T> = std::result::Result<T, prometheus::Error>;
-
-struct Builder(Registry);
-
-impl Builder {
-    fn add<T: Collector + Clone + 'static>(&self, metric: Result<T>) -> Result<T> {
-        let metric = metric?;
-        self.0.register(Box::new(metric.clone()))?;
-        Ok(metric)
-    }
-
-    fn counter(&self, name: &str, help: &str) -> Result<IntCounter> {
-        self.add(IntCounter::new(name, help))
-    }
-
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
-        self.add(IntCounterVec::new(Opts::new(name, help), labels))
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge> {
-        self.add(IntGauge::new(name, help))
-    }
-
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
-        self.add(IntGaugeVec::new(Opts::new(name, help), labels))
-    }
-
-    fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
-        self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
-    }
-
-    fn histograms(&self, name: &str, help: &str, buckets: &[f64], labels: &[&str]) -> Result<HistogramVec> {
-        self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels))
-    }
-}
-
 impl Metrics {
     /// All metrics at zero; those with a small closed label set are there from the start.
     ///
     /// # Errors
     /// A name declared twice.
     pub fn new() -> Result<Self> {
-        let b = Builder(Registry::new());
-        let metrics = Metrics {
-            requests: b.counters(
-                "ramjet_requests_total",
-                "Requests ended, by endpoint, status and whether the answer was streamed.",
-                &["endpoint", "code", "stream"],
-            )?,
-            inflight: b.gauge("ramjet_requests_inflight", "Requests being served.")?,
-            ttft: b.histogram("ramjet_ttft_seconds", "Time to the first generated token of streamed answers.", TTFT)?,
-            duration: b.histograms(
-                "ramjet_request_duration_seconds",
-                "Time from the request to the end of its answer.",
-                DURATION,
-                &["endpoint"],
-            )?,
-            per_token: b.histogram(
-                "ramjet_time_per_output_token_seconds",
-                "Time per generated token after the first, of streamed answers that reported usage.",
-                PER_TOKEN,
-            )?,
-            prompt_tokens: b.counter("ramjet_prompt_tokens_total", "Prompt tokens, as engines reported them.")?,
-            cached_tokens: b.counter(
-                "ramjet_cached_prompt_tokens_total",
-                "Prompt tokens that engines reported as served from their prefix cache.",
-            )?,
-            completion_tokens: b
-                .counter("ramjet_completion_tokens_total", "Generated tokens, as engines reported them.")?,
-            unreported: b.counter(
-                "ramjet_cached_tokens_unreported_total",
-                "Good inference answers that did not say how many prompt tokens were cached.",
-            )?,
-            disconnects: b.counter("ramjet_client_disconnects_total", "Requests whose client left before the end.")?,
-            upstream_errors: b.counters(
-                "ramjet_upstream_errors_total",
-                "Attempts that failed at a replica, by endpoint and reason.",
-                &["endpoint", "reason"],
-            )?,
-            failovers: b.counters(
-                "ramjet_upstream_failovers_total",
-                "Attempts repeated, by the replica that failed, the next one, and the reason.",
-                &["from", "to", "reason"],
-            )?,
-            decisions: b.counters("ramjet_route_decisions_total", "Choices, by what decided.", &["outcome"])?,
-            decision_time: b.histogram(
-                "ramjet_route_decision_seconds",
-                "Time of one choice, lock included.",
-                DECISION,
-            )?,
-            overlap: b.histogram(
-                "ramjet_route_overlap_blocks",
-                "Blocks of the prompt that the chosen replica held.",
-                BLOCKS,
-            )?,
-            upstream_up: b.gauges(
-                "ramjet_upstream_up",
-                "Whether new requests may go to the replica.",
-                &["upstream"],
-            )?,
-            upstream_inflight: b.gauges("ramjet_upstream_inflight", "Requests at the replica.", &["upstream"])?,
-            upstream_load: b.gauges(
-                "ramjet_upstream_load_units",
-                "Load units reserved at the replica.",
-                &["upstream"],
-            )?,
-            probe_failures: b.counters(
-                "ramjet_upstream_probe_failures_total",
-                "Failed probes, by replica and reason.",
-                &["upstream", "reason"],
-            )?,
-            fail_open: b.gauge("ramjet_route_fail_open", "1 while no replica is healthy and all are tried.")?,
-            index_bytes: b.gauge("ramjet_prefix_index_bytes", "Heap bytes of the prefix index.")?,
-            index_blocks: b.gauge("ramjet_prefix_index_blocks", "Blocks in the prefix index.")?,
-            registry: b.0,
-        };
+        let metrics = Self::declare()?;
         metrics.show_from_the_start();
         Ok(metrics)
     }

@@ -5,3 +5,4 @@
 
 pub mod access;
 pub mod metrics;
+mod registry;

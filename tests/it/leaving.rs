@@ -106,11 +106,8 @@ async fn while_a_connection_is_being_made_no_further_replica_is_tried() {
     let blocked = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = blocked.local_addr().unwrap();
     let mut queue = Vec::new();
-    loop {
-        match std::net::TcpStream::connect_timeout(&addr, Duration::from_millis(200)) {
-            Ok(waiting) => queue.push(waiting),
-            Err(_) => break,
-        }
+    while let Ok(waiting) = std::net::TcpStream::connect_timeout(&addr, Duration::from_millis(200)) {
+        queue.push(waiting);
     }
     let engine = Engine::start().await;
     let config = "timeouts: { connect: 1s }\nrouting: { policy: round_robin }";

@@ -1,5 +1,7 @@
 //! Promises kept by the real binary on real sockets. One file per promise; engines are scripted or simulated.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected should stop")]
+
 mod bodies;
 mod chaos;
 mod failover;

@@ -1,6 +1,6 @@
 //! The text of JSON strings, decoded in one pass.
 //!
-//! Agents send source code, dense in `\\n` and `\\"`; a call per escape would cost more than the escapes. So short
+//! Agents send source code, dense in `\n` and `\"`; a call per escape would cost more than the escapes. So short
 //! stretches are copied eight bytes at a time into a small buffer together with what the escapes between them mean, and
 //! only long clean stretches are passed on as they stand.
 
@@ -32,10 +32,11 @@ pub(super) fn decode(text: &[u8], mut sink: impl FnMut(&[u8])) -> usize {
         }
         match text.get(at) {
             Some(b'\\') => {
-                at += 1 + unescape(&text[at + 1..], |piece| {
+                at += 1;
+                at += unescape(&text[at..], |piece| {
                     gathered[n..n + piece.len()].copy_from_slice(piece);
                     n += piece.len();
-                })
+                });
             }
             None | Some(b'"') => break,
             Some(_) => {}

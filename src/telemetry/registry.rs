@@ -1,0 +1,75 @@
+//! How a table of metrics becomes a struct of them: every metric is declared once, with its name, its help and its labels
+//! or buckets in one place.
+
+use prometheus::core::Collector;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+
+pub(super) type Result<T> = std::result::Result<T, prometheus::Error>;
+
+/// Declares a struct of metrics and its constructor `declare`, which registers all of them.
+macro_rules! metrics {
+    (
+        $(#[$doc:meta])*
+        pub struct $name:ident { $($field:ident: $kind:ident($($argument:expr),+);)+ }
+    ) => {
+        $(#[$doc])*
+        pub struct $name {
+            registry: prometheus::Registry,
+            $($field: $crate::telemetry::registry::metrics!(@type $kind),)+
+        }
+
+        impl $name {
+            fn declare() -> $crate::telemetry::registry::Result<Self> {
+                let builder = $crate::telemetry::registry::Builder::default();
+                Ok($name { $($field: builder.$kind($($argument),+)?,)+ registry: builder.registry })
+            }
+        }
+    };
+    (@type counter) => { prometheus::IntCounter };
+    (@type counters) => { prometheus::IntCounterVec };
+    (@type gauge) => { prometheus::IntGauge };
+    (@type gauges) => { prometheus::IntGaugeVec };
+    (@type histogram) => { prometheus::Histogram };
+    (@type histograms) => { prometheus::HistogramVec };
+}
+pub(super) use metrics;
+
+/// Makes metrics and registers them.
+#[derive(Default)]
+pub(super) struct Builder {
+    pub(super) registry: Registry,
+}
+
+impl Builder {
+    fn add<T: Collector + Clone + 'static>(&self, metric: Result<T>) -> Result<T> {
+        let metric = metric?;
+        self.registry.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    pub(super) fn counter(&self, name: &str, help: &str) -> Result<IntCounter> {
+        self.add(IntCounter::new(name, help))
+    }
+
+    pub(super) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    pub(super) fn gauge(&self, name: &str, help: &str) -> Result<IntGauge> {
+        self.add(IntGauge::new(name, help))
+    }
+
+    pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
+        self.add(IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    pub(super) fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
+        self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
+    }
+
+    pub(super) fn histograms(&self, name: &str, help: &str, buckets: &[f64], labels: &[&str]) -> Result<HistogramVec> {
+        self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels))
+    }
+}
