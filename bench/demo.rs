@@ -17,7 +17,8 @@ use crate::num::share;
 use crate::router::{Policy, Router, program};
 use crate::swarm::report::Report;
 use crate::swarm::script::Shape;
-use crate::swarm::{EngineStats, Pace, Swarm, Target, check, ramp};
+use crate::swarm::target::{Spread, Target};
+use crate::swarm::{EngineStats, Pace, Swarm, check, ramp};
 
 /// Figures on the screen cover this much real time.
 const WINDOW_S: f64 = 5.0;
@@ -71,7 +72,7 @@ async fn half_of(args: &DemoArgs, pace: &Pace, program: &Path, policy: Policy, t
     let engines: Vec<String> = fleet.engines.iter().map(|engine| engine.url()).collect();
     let router = Router::start(program, policy, &engines, &[]).await?;
     println!("\n{title}; dashboard: http://{}/", router.admin);
-    let target = Target { hosts: vec![router.api.clone()], rotate: false };
+    let target = Target::of(&[router.url()], Spread::Sticky)?;
     let scale = args.params.time_scale;
     let swarm = Swarm::start(&args.shape, target, &args.params.model, scale, ramp(pace));
     let mut screen = Screen::default();

@@ -56,7 +56,7 @@ pub(crate) struct Router {
     child: Child,
     folder: PathBuf,
     /// host:port of the API
-    pub(crate) api: String,
+    api: String,
     /// host:port of the admin listener
     pub(crate) admin: String,
 }
@@ -105,6 +105,11 @@ impl Router {
         let mut router = Self { child, folder, api, admin };
         router.wait_until_up().await?;
         Ok(router)
+    }
+
+    /// Where the API is.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.api)
     }
 
     async fn wait_until_up(&mut self) -> Result<(), String> {
