@@ -141,3 +141,7 @@ fn say(line: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| format!("stdout: {error}"))
 }
+
+#[cfg(test)]
+#[path = "shell_tests.rs"]
+mod tests;

@@ -85,6 +85,7 @@ pub(crate) struct Board {
 struct Notes {
     samples: Vec<Sample>,
     failures: Vec<(f64, String)>,
+    resent: usize,
 }
 
 impl Board {
@@ -97,7 +98,7 @@ impl Board {
     pub(crate) fn report(&self, from: f64, to: f64) -> Report {
         let notes = self.notes.lock();
         let failures = notes.failures.iter().filter(|(at, _)| *at >= from && *at < to).count();
-        Report { failures, ..Report::of(&notes.samples, from, to) }
+        Report { failures, resent: notes.resent, ..Report::of(&notes.samples, from, to) }
     }
 
     /// How often each kind of failure was seen, from start to end.
@@ -176,6 +177,7 @@ impl Developer {
                 let seat = self.target.seat(self.number, number);
                 let reply = client.chat(seat.host(), &body).await;
                 drop(seat);
+                self.board.notes.lock().resent += std::mem::take(&mut client.resent);
                 match reply {
                     Ok(reply) => {
                         talk.assistant(&reply.answer);
