@@ -21,7 +21,7 @@ use crate::swarm::script::Shape;
 use crate::swarm::target::{Spread, Target};
 use crate::swarm::{Pace, Swarm, check, measure, ramp};
 
-const WORDS: &str = "load, absolute, marginal, relative, cost, sticky, rotate, least";
+const WORDS: &str = "load, absolute, marginal, relative, cost, default, sticky, rotate, least";
 
 /// Every routing setting on the same work.
 ///
@@ -42,8 +42,9 @@ pub(crate) struct CompareArgs {
     /// the router to test [default: the binary beside this one]
     #[arg(long)]
     ramjet: Option<PathBuf>,
-    /// settings, the first is what the others are compared with: load, absolute, marginal, relative, cost, and without a router sticky, rotate, least
-    #[arg(long, value_delimiter = ',', default_value = "load,absolute,marginal,relative,cost")]
+    /// settings, the first is what the others are compared with: load, absolute, marginal, relative, cost,
+    /// default (what ramjet does when nothing is said), and without a router sticky, rotate, least
+    #[arg(long, value_delimiter = ',', default_value = "load,absolute,marginal,relative,default")]
     policies: Vec<String>,
     /// engines behind the router
     #[arg(long, default_value_t = 2)]
