@@ -39,7 +39,7 @@ const WORDS: &str = "load, absolute, marginal, relative, cost, default, sticky, 
 // 800 virtual seconds: some 5000 turns, for which the noise between seeds is about 1 %
 #[command(mut_arg("duration", |arg| arg.default_value("40")))]
 pub(crate) struct CompareArgs {
-    /// the router to test [default: the binary beside this one]
+    /// the router to test; without it, the binary beside this one
     #[arg(long)]
     ramjet: Option<PathBuf>,
     /// settings, the first is what the others are compared with: load, absolute, marginal, relative, cost,

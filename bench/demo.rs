@@ -39,7 +39,7 @@ const REPLICAS: u16 = 2;
 // conversations start afresh: long histories would take most of the minute to be read for the first time
 #[command(mut_arg("head_start", |arg| arg.default_value("0")))]
 pub(crate) struct DemoArgs {
-    /// the router [default: the binary beside this one]
+    /// the router; without it, the binary beside this one
     #[arg(long)]
     ramjet: Option<PathBuf>,
     /// real seconds for both halves together
