@@ -2,8 +2,8 @@
 //!
 //! Each setting gets fresh engines and a fresh router, so nothing is warm that the setting did not warm. Rounds are
 //! interleaved and each has its own seed; ratios are taken within a round, so what drifts on the machine between rounds
-//! does not look like a difference between settings. Two settings without a router frame the others: `sticky` (each
-//! developer on one engine for ever) and `rotate` (the next engine each turn).
+//! does not look like a difference between settings. Three settings without a router frame the others
+//! (`swarm/target.rs`).
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,10 +16,12 @@ use crate::engine::Fleet;
 use crate::engine::params::Params;
 use crate::num::share;
 use crate::router::{Policy, Router, program};
-use crate::swarm::client::authority;
 use crate::swarm::report::Report;
 use crate::swarm::script::Shape;
-use crate::swarm::{Pace, Swarm, Target, check, measure, ramp};
+use crate::swarm::target::{Spread, Target};
+use crate::swarm::{Pace, Swarm, check, measure, ramp};
+
+const WORDS: &str = "load, absolute, marginal, relative, cost, default, sticky, rotate, least";
 
 /// Every routing setting on the same work.
 ///
@@ -37,11 +39,12 @@ use crate::swarm::{Pace, Swarm, Target, check, measure, ramp};
 // 800 virtual seconds: some 5000 turns, for which the noise between seeds is about 1 %
 #[command(mut_arg("duration", |arg| arg.default_value("40")))]
 pub(crate) struct CompareArgs {
-    /// the router to test [default: the binary beside this one]
+    /// the router to test; without it, the binary beside this one
     #[arg(long)]
     ramjet: Option<PathBuf>,
-    /// settings, the first is what the others are compared with: load, absolute, marginal, relative, cost, sticky, rotate
-    #[arg(long, value_delimiter = ',', default_value = "load,absolute,marginal,relative,cost")]
+    /// settings, the first is what the others are compared with: load, absolute, marginal, relative, cost,
+    /// default (what ramjet does when nothing is said), and without a router sticky, rotate, least
+    #[arg(long, value_delimiter = ',', default_value = "load,absolute,marginal,relative,default")]
     policies: Vec<String>,
     /// engines behind the router
     #[arg(long, default_value_t = 2)]
@@ -80,10 +83,8 @@ pub(crate) async fn run(args: CompareArgs) -> Result<(), String> {
     check(&args.shape, &args.pace, args.params.time_scale)?;
     args.params.check()?;
     for word in &args.policies {
-        if Policy::parse(word).is_none() && !matches!(word.as_str(), "sticky" | "rotate") {
-            return Err(format!(
-                "unknown policy {word:?}: one of load, absolute, marginal, relative, cost, sticky, rotate"
-            ));
+        if Policy::parse(word).is_none() && Spread::parse(word).is_none() {
+            return Err(format!("unknown policy {word:?}: one of {WORDS}"));
         }
     }
     let seconds = (args.pace.duration + args.pace.warmup) * args.policies.len() as f64 * args.rounds as f64;
@@ -119,11 +120,10 @@ async fn one(args: &CompareArgs, policy: &str, round: u64) -> Result<Run, String
         Some(policy) => Some(Router::start(&program(args.ramjet.clone())?, policy, &engines, &extra).await?),
         None => None,
     };
-    let hosts = match &router {
-        Some(router) => vec![router.api.clone()],
-        None => engines.iter().map(|url| authority(url).map(str::to_owned)).collect::<Result<Vec<_>, _>>()?,
+    let target = match &router {
+        Some(router) => Target::of(&[router.url()], Spread::Sticky)?,
+        None => Target::of(&engines, Spread::parse(policy).unwrap_or(Spread::Sticky))?,
     };
-    let target = Target { hosts, rotate: policy == "rotate" };
     let shape = Shape { seed: args.shape.seed + round, ..args.shape.clone() };
     let swarm = Swarm::start(&shape, target, &args.params.model, args.params.time_scale, ramp(&args.pace));
     let (report, board) = measure(swarm, &args.pace, &engines).await;

@@ -17,7 +17,8 @@ use crate::num::share;
 use crate::router::{Policy, Router, program};
 use crate::swarm::report::Report;
 use crate::swarm::script::Shape;
-use crate::swarm::{EngineStats, Pace, Swarm, Target, check, ramp};
+use crate::swarm::target::{Spread, Target};
+use crate::swarm::{EngineStats, Pace, Swarm, check, ramp};
 
 /// Figures on the screen cover this much real time.
 const WINDOW_S: f64 = 5.0;
@@ -35,10 +36,10 @@ const REPLICAS: u16 = 2;
 // the low end for a large model: reading prompts is then what most of the time goes to
 #[command(mut_arg("prefill_rate", |arg| arg.default_value("5000")))]
 #[command(mut_arg("events_per_s", |arg| arg.default_value("10")))]
-// shorter histories are read sooner, and there is only a minute
-#[command(mut_arg("head_start", |arg| arg.default_value("0.3")))]
+// conversations start afresh: long histories would take most of the minute to be read for the first time
+#[command(mut_arg("head_start", |arg| arg.default_value("0")))]
 pub(crate) struct DemoArgs {
-    /// the router [default: the binary beside this one]
+    /// the router; without it, the binary beside this one
     #[arg(long)]
     ramjet: Option<PathBuf>,
     /// real seconds for both halves together
@@ -60,7 +61,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<(), String> {
         "{REPLICAS} simulated engines, {} coding agents, time x{}; all times below are the engines' own.",
         args.shape.developers, args.params.time_scale
     );
-    let ours = half_of(&args, &pace, &program, Policy::Cost, "cost-aware routing (ramjet's default)").await?;
+    let ours = half_of(&args, &pace, &program, Policy::Default, "ramjet's default routing").await?;
     let load = half_of(&args, &pace, &program, Policy::Load, "least-loaded routing").await?;
     println!("\n{}", verdict(&ours, &load));
     Ok(())
@@ -71,7 +72,7 @@ async fn half_of(args: &DemoArgs, pace: &Pace, program: &Path, policy: Policy, t
     let engines: Vec<String> = fleet.engines.iter().map(|engine| engine.url()).collect();
     let router = Router::start(program, policy, &engines, &[]).await?;
     println!("\n{title}; dashboard: http://{}/", router.admin);
-    let target = Target { hosts: vec![router.api.clone()], rotate: false };
+    let target = Target::of(&[router.url()], Spread::Sticky)?;
     let scale = args.params.time_scale;
     let swarm = Swarm::start(&args.shape, target, &args.params.model, scale, ramp(pace));
     let mut screen = Screen::default();
@@ -166,7 +167,7 @@ fn table(second: &Second) -> String {
 fn verdict(ours: &Report, load: &Report) -> String {
     let row =
         |name: &str, value: &dyn Fn(&Report) -> String| format!("{name:24} {:>14} {:>14}\n", value(ours), value(load));
-    let mut text = format!("{:24} {:>14} {:>14}\n", "", "cost-aware", "least loaded");
+    let mut text = format!("{:24} {:>14} {:>14}\n", "", "ramjet", "least loaded");
     text += &row("turns per minute", &|r| format!("{:.0}", r.turns_per_min));
     text += &row("TTFT p50", &|r| format!("{:.2} s", r.ttft[0] / 1e3));
     text += &row("TTFT p95", &|r| format!("{:.2} s", r.ttft[1] / 1e3));

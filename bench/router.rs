@@ -20,6 +20,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How the router is told to choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
+    /// nothing said: what a new user gets
+    Default,
     Load,
     Absolute,
     Marginal,
@@ -31,6 +33,7 @@ impl Policy {
     /// The word on the command line.
     pub(crate) fn parse(word: &str) -> Option<Self> {
         Some(match word {
+            "default" => Self::Default,
             "load" => Self::Load,
             "absolute" => Self::Absolute,
             "marginal" => Self::Marginal,
@@ -45,7 +48,7 @@ impl Policy {
             Self::Absolute => Some("absolute"),
             Self::Marginal => Some("marginal"),
             Self::Relative => Some("relative"),
-            Self::Load | Self::Cost => None,
+            Self::Default | Self::Load | Self::Cost => None,
         }
     }
 }
@@ -56,7 +59,7 @@ pub(crate) struct Router {
     child: Child,
     folder: PathBuf,
     /// host:port of the API
-    pub(crate) api: String,
+    api: String,
     /// host:port of the admin listener
     pub(crate) admin: String,
 }
@@ -89,9 +92,9 @@ impl Router {
                 command.env_remove(name);
             }
         }
-        if policy == Policy::Cost {
+        if matches!(policy, Policy::Cost | Policy::Default) {
             let file = folder.join("ramjet.yaml");
-            write_config(&file, &api, &admin, engines)?;
+            write_config(&file, [&api, &admin], engines, policy)?;
             command.arg("-c").arg(file);
         } else {
             command.env("RJ_UPSTREAM", engines.join(",")).env("RJ_API_ADDR", &api).env("RJ_METRICS_ADDR", &admin);
@@ -105,6 +108,11 @@ impl Router {
         let mut router = Self { child, folder, api, admin };
         router.wait_until_up().await?;
         Ok(router)
+    }
+
+    /// Where the API is.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.api)
     }
 
     async fn wait_until_up(&mut self) -> Result<(), String> {
@@ -145,13 +153,12 @@ impl Router {
 }
 
 /// JSON is YAML, so the file needs no writer of its own.
-fn write_config(file: &Path, api: &str, admin: &str, engines: &[String]) -> Result<(), String> {
+fn write_config(file: &Path, [api, admin]: [&String; 2], engines: &[String], policy: Policy) -> Result<(), String> {
     let replicas: Vec<_> = engines.iter().map(|url| json!({"url": url})).collect();
-    let config = json!({
-        "listen": {"api": [api], "admin": admin},
-        "fleet": {"replicas": replicas},
-        "routing": {"policy": "cost"},
-    });
+    let mut config = json!({"listen": {"api": [api], "admin": admin}, "fleet": {"replicas": replicas}});
+    if policy == Policy::Cost {
+        config["routing"] = json!({"policy": "cost"});
+    }
     std::fs::write(file, config.to_string()).map_err(|error| format!("{}: {error}", file.display()))
 }
 
@@ -186,7 +193,7 @@ mod tests {
 
     #[test]
     fn every_policy_has_a_word() {
-        for word in ["load", "absolute", "marginal", "relative", "cost"] {
+        for word in ["default", "load", "absolute", "marginal", "relative", "cost"] {
             assert!(Policy::parse(word).is_some(), "{word}");
         }
         assert_eq!(Policy::parse("best"), None);

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::answer::{Answer, EventBody};
 use super::fault::{self, Fault};
@@ -61,7 +61,7 @@ pub(crate) fn get(shared: &Shared, path: &str) -> Response<Body> {
     }
 }
 
-/// `/fault` and `/flush`; also served by the control listener.
+/// `/fault` and `/flush` (which drops requests and cache, as a restart does); also served by the control listener.
 pub(crate) fn control(shared: &Arc<Shared>, path: &str, body: &[u8]) -> Response<Body> {
     if path == "/flush" {
         let _ = shared.commands.send(Command::Restart);
@@ -119,10 +119,6 @@ async fn infer(shared: &Arc<Shared>, kind: Kind, reset: Arc<AtomicBool>, request
     if let Fault::Unavailable { retry_after } = now {
         return unavailable("the engine is not available", retry_after);
     }
-    let full_queue = shared.params.max_queue.is_some_and(|most| shared.snapshot.lock().engine.waiting >= most);
-    if full_queue {
-        return unavailable("the queue is full", Some(1));
-    }
     let ask = match understand(kind, &body, id, &shared.params) {
         Ok(ask) => ask,
         Err(error) => return problem(StatusCode::BAD_REQUEST, &error),
@@ -130,7 +126,11 @@ async fn infer(shared: &Arc<Shared>, kind: Kind, reset: Arc<AtomicBool>, request
     drop(body);
     let (tx, rx) = mpsc::unbounded_channel();
     let ticket = Ticket { id, shared: Arc::clone(shared) };
-    let _ = shared.commands.send(Command::Submit(ask.job.clone(), tx));
+    let (taken, reply) = oneshot::channel();
+    let _ = shared.commands.send(Command::Submit(ask.job.clone(), tx, taken));
+    if reply.await != Ok(true) {
+        return unavailable("the queue is full", Some(1));
+    }
     let stream = ask.stream;
     let answer = Answer::new(ask, rx, ticket);
     if stream {

@@ -42,8 +42,12 @@ pub(crate) struct EngineArgs {
     /// engines are called NAME-0, NAME-1, ...
     #[arg(long, default_value = "sim")]
     name: String,
-    /// [NAME=]none|refuse|freeze|503[:RETRY_AFTER]|reset[:EVENTS]|error[:EVENTS]|slow[:FACTOR]; may be repeated
-    #[arg(long)]
+    /// a fault from the start, of one engine or of all; may be repeated
+    #[arg(
+        long,
+        value_name = "[NAME=]KIND[:NUMBER]",
+        help = "a fault: none, refuse, freeze, 503[:RETRY_AFTER], reset[:EVENTS], error[:EVENTS], slow[:FACTOR]; may be repeated"
+    )]
     fault: Vec<String>,
     /// a further listener for POST /NAME/fault and GET /NAME/stats that works while engines refuse connections
     #[arg(long)]
@@ -141,3 +145,7 @@ fn say(line: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| format!("stdout: {error}"))
 }
+
+#[cfg(test)]
+#[path = "shell_tests.rs"]
+mod tests;

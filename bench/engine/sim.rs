@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::fault::Fault;
 use super::params::Params;
@@ -28,7 +28,8 @@ pub(crate) struct Delta {
 /// What the HTTP side asks of the task.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Submit(Job, mpsc::UnboundedSender<Delta>),
+    /// the reply says whether it was taken; false when the queue is full
+    Submit(Job, mpsc::UnboundedSender<Delta>, oneshot::Sender<bool>),
     Cancel(u64),
     Restart,
 }
@@ -151,7 +152,13 @@ impl Task {
     fn take(&mut self, command: Command) {
         let now = self.now();
         match command {
-            Command::Submit(job, tx) => {
+            Command::Submit(job, tx, taken) => {
+                let full = self.full();
+                // whoever asked has left if the reply cannot be sent; its cancel follows
+                let _ = taken.send(!full);
+                if full {
+                    return;
+                }
                 self.streams.insert(job.id, Stream { tx, pending: 0, flushed: Instant::now() });
                 self.engine.submit(now, job);
             }
@@ -165,6 +172,11 @@ impl Task {
                 }
             }
         }
+    }
+
+    fn full(&self) -> bool {
+        let now = self.engine.stats();
+        now.running > 0 && self.shared.params.max_queue.is_some_and(|most| now.waiting >= most)
     }
 
     fn apply(&mut self, fault: Fault) {

@@ -37,6 +37,9 @@ pub(crate) struct Reply {
 /// See the module header. Dropping it closes the connection.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
+    /// requests sent again because a kept connection turned out dead: normal when idle ones are closed, so it is no
+    /// failure, but never hidden
+    pub(crate) resent: usize,
     open: Option<(String, SendRequest<Pieces>, JoinHandle<()>)>,
 }
 
@@ -107,10 +110,11 @@ impl Client {
         path: &str,
         body: &Pieces,
     ) -> Result<Response<Incoming>, String> {
-        if self.open.as_ref().is_some_and(|(to, sender, _)| to == host && !sender.is_closed())
-            && let Ok(response) = self.try_send(host, method, path, body).await
-        {
-            return Ok(response);
+        if self.open.as_ref().is_some_and(|(to, sender, _)| to == host && !sender.is_closed()) {
+            if let Ok(response) = self.try_send(host, method, path, body).await {
+                return Ok(response);
+            }
+            self.resent += 1;
         }
         self.close();
         self.connect(host).await?;

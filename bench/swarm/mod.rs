@@ -9,6 +9,7 @@ pub(crate) mod report;
 pub(crate) mod script;
 mod sse;
 mod talk;
+pub(crate) mod target;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use client::{Client, Reply, authority};
 use report::{EngineUse, Report, Sample};
 use script::Shape;
 use talk::Talk;
+use target::{Spread, Target};
 
 /// A failed turn is tried again after this much virtual time.
 const AFTER_FAILURE_MS: f64 = 1000.0;
@@ -52,9 +54,9 @@ pub(crate) struct SwarmArgs {
     /// engines whose GET /stats tells how busy they were
     #[arg(long, value_delimiter = ',')]
     engine_stats: Vec<String>,
-    /// with several targets: `sticky` keeps each developer on one, `rotate` takes the next each turn
-    #[arg(long, default_value = "sticky", value_parser = ["sticky", "rotate"])]
-    spread: String,
+    /// how turns are spread over several targets
+    #[arg(long, value_enum, default_value = "sticky")]
+    spread: Spread,
     /// virtual seconds per real second, as given to the engines
     #[arg(long, default_value_t = 1.0)]
     time_scale: f64,
@@ -70,21 +72,6 @@ pub(crate) struct SwarmArgs {
     shape: Shape,
 }
 
-/// Where turns go.
-#[derive(Debug, Clone)]
-pub(crate) struct Target {
-    /// host:port
-    pub(crate) hosts: Vec<String>,
-    pub(crate) rotate: bool,
-}
-
-impl Target {
-    fn host(&self, developer: usize, number: u64) -> &str {
-        let at = if self.rotate { developer + crate::num::to_size(number) } else { developer };
-        &self.hosts[at % self.hosts.len()]
-    }
-}
-
 /// What the developers write down as they go.
 #[derive(Debug)]
 pub(crate) struct Board {
@@ -98,6 +85,7 @@ pub(crate) struct Board {
 struct Notes {
     samples: Vec<Sample>,
     failures: Vec<(f64, String)>,
+    resent: usize,
 }
 
 impl Board {
@@ -110,7 +98,7 @@ impl Board {
     pub(crate) fn report(&self, from: f64, to: f64) -> Report {
         let notes = self.notes.lock();
         let failures = notes.failures.iter().filter(|(at, _)| *at >= from && *at < to).count();
-        Report { failures, ..Report::of(&notes.samples, from, to) }
+        Report { failures, resent: notes.resent, ..Report::of(&notes.samples, from, to) }
     }
 
     /// How often each kind of failure was seen, from start to end.
@@ -186,7 +174,11 @@ impl Developer {
             talk.user(&self.shape.user_text(self.number, number, turn.user_bytes));
             let body = talk.body(&self.model, turn.max_tokens);
             loop {
-                match client.chat(self.target.host(self.number, number), &body).await {
+                let seat = self.target.seat(self.number, number);
+                let reply = client.chat(seat.host(), &body).await;
+                drop(seat);
+                self.board.notes.lock().resent += std::mem::take(&mut client.resent);
+                match reply {
                     Ok(reply) => {
                         talk.assistant(&reply.answer);
                         self.note(reply);
@@ -304,8 +296,7 @@ pub(crate) fn check(shape: &Shape, pace: &Pace, time_scale: f64) -> Result<(), S
 /// The command.
 pub(crate) async fn run(args: SwarmArgs) -> Result<(), String> {
     check(&args.shape, &args.pace, args.time_scale)?;
-    let hosts = args.target.iter().map(|url| authority(url).map(str::to_owned)).collect::<Result<Vec<_>, _>>()?;
-    let target = Target { hosts, rotate: args.spread == "rotate" };
+    let target = Target::of(&args.target, args.spread)?;
     let swarm = Swarm::start(&args.shape, target, &args.model, args.time_scale, ramp(&args.pace));
     let (report, board) = measure(swarm, &args.pace, &args.engine_stats).await;
     let failures = board.failures();

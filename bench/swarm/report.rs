@@ -38,6 +38,8 @@ pub(crate) struct Report {
     pub(crate) turn: [f64; 2],
     pub(crate) same_replica: f64,
     pub(crate) failures: usize,
+    /// requests sent again on a new connection, from start to end
+    pub(crate) resent: usize,
     /// share of the turns' time that no engine simulated: network, proxy, and the machine being late
     pub(crate) overhead: f64,
     pub(crate) engines: Vec<EngineUse>,
@@ -66,6 +68,7 @@ impl Report {
             turn: [0.5, 0.95].map(|p| quantile(&turn, p)),
             same_replica: share(sum(|s| f64::from(u8::from(s.same_replica == Some(true)))), known),
             failures: 0,
+            resent: 0,
             overhead: share(timed - sum(|s| s.simulated.unwrap_or(0.0)), timed),
             engines: Vec::new(),
         }
@@ -81,7 +84,7 @@ impl Report {
             "turns": self.turns, "turns_per_min": self.turns_per_min, "cached_share": self.cached_share,
             "prompt_tokens_mean": self.prompt_mean, "ttft_ms": {"p50": self.ttft[0], "p95": self.ttft[1],
             "p99": self.ttft[2]}, "turn_ms": {"p50": self.turn[0], "p95": self.turn[1]},
-            "same_replica_share": self.same_replica, "failures": self.failures, "overhead_share": self.overhead,
+            "same_replica_share": self.same_replica, "failures": self.failures, "resent": self.resent, "overhead_share": self.overhead,
             "engines": engines,
         })
     }
@@ -96,7 +99,7 @@ impl Report {
              TTFT               p50 {p50:.2} s   p95 {p95:.2} s   p99 {p99:.2} s\n\
              turn               p50 {t50:.2} s   p95 {t95:.2} s\n\
              same replica       {:.1} %\n\
-             failures           {}\n\
+             failures           {}   ({} requests sent again: the kept connection was closed)\n\
              not simulated      {:.1} % of turn time (network, proxy, lag)\n",
             self.turns_per_min,
             self.turns,
@@ -104,6 +107,7 @@ impl Report {
             self.prompt_mean,
             self.same_replica * 100.0,
             self.failures,
+            self.resent,
             self.overhead * 100.0
         );
         for (at, engine) in self.engines.iter().enumerate() {
