@@ -58,5 +58,10 @@ fn start_log() {
         "access" => writeln!(out, "{}", record.args()),
         target => writeln!(out, "{} {target}: {}", record.level(), record.args()),
     };
-    env_logger::Builder::from_env(filter).format(line).init();
+    let mut log = env_logger::Builder::from_env(filter);
+    // what these crates say below this level contains heads and paths of requests
+    for target in ["pingora_core", "pingora_proxy", "pingora_load_balancing", "h2", "hyper"] {
+        log.filter_module(target, log::LevelFilter::Warn);
+    }
+    log.format(line).init();
 }

@@ -90,9 +90,10 @@ fn decide(c: &mut Criterion) {
                 let held: Arc<[u64]> = chain[..chain.len() * usize::from(1 + n % 8) / 8].into();
                 ClaimGuard::new(&fleet, &held, ReplicaId(n)).confirm();
             }
-            let prompt = Prompt { chain: &chain, body_bytes: body.len() as u64, model: Some("m") };
+            let bytes = body.len() as u64;
+            let prompt = Prompt { chain: &chain, body_bytes: bytes, prompt_bytes: bytes, model: Some("m") };
             group.bench_function(BenchmarkId::new(format!("warm_{kib}_KiB"), replicas), |b| {
-                b.iter(|| router.choose(black_box(prompt)));
+                b.iter(|| router.place(black_box(prompt)));
             });
         }
     }

@@ -79,7 +79,9 @@ impl HttpServerApp for Admin {
         if !matches!(session.read_request().await, Ok(true)) {
             return None;
         }
-        session.set_keepalive(if *shutdown.borrow() { None } else { Some(KEEPALIVE) });
+        // a client that asked for an end, or whose version knows no other, gets it
+        let keep = session.get_keepalive().is_some() && !*shutdown.borrow();
+        session.set_keepalive(keep.then_some(KEEPALIVE));
         self.serve(&mut session).await.ok()?;
         let keep = HttpPersistentSettings::for_session(&session);
         let stream = session.finish().await.ok().flatten()?;

@@ -35,6 +35,9 @@ pub struct StreamState {
 pub struct StreamReader {
     scanner: Scanner,
     state: StreamState,
+    /// Kept apart: what `usage` says goes before what the timings say.
+    usage: Usage,
+    timings: Usage,
 }
 
 /// The most of a whole (not streamed) answer that is kept for reading: its last bytes, where usage stands.
@@ -51,26 +54,33 @@ pub struct WholeReader {
 impl StreamReader {
     /// Takes a piece of the stream in; returns the state after it.
     pub fn push(&mut self, piece: &[u8]) -> StreamState {
-        let Self { scanner, state } = self;
+        let Self { scanner, state, usage, timings } = self;
         scanner.push(piece, |event| match event {
             Event::Data(b"[DONE]") => state.finished = true,
             // an event beyond all usual sizes is content
             Event::TooLarge => state.generated = true,
             Event::Data(data) => {
                 // text that cannot be read is relayed all the same; it only tells nothing
-                let _unreadable = chunk(data, state);
+                let _unreadable = chunk(data, state, usage, timings);
             }
         });
+        state.usage = usage.or(*timings);
         *state
     }
 }
 
 /// One event of a chat or completion stream.
-fn chunk(data: &[u8], state: &mut StreamState) -> Result<(), Malformed> {
+fn chunk(
+    data: &[u8],
+    state: &mut StreamState,
+    usage_seen: &mut Usage,
+    timings_seen: &mut Usage,
+) -> Result<(), Malformed> {
     Cursor::new(data).object(|key, value| {
         match key.raw {
             b"choices" if value.kind()? == Kind::Array => value.array(|choice| self::choice(choice, state))?,
-            b"usage" | b"timings" if value.kind()? == Kind::Object => usage(value, &mut state.usage)?,
+            b"usage" if value.kind()? == Kind::Object => usage(value, usage_seen)?,
+            b"timings" if value.kind()? == Kind::Object => timings(value, timings_seen)?,
             b"error" => state.failed |= value.skip()? != b"null",
             _ => drop(value.skip()?),
         }
@@ -103,9 +113,8 @@ fn is_something(text: &[u8]) -> bool {
     !matches!(text, b"null" | b"\"\"" | b"[]" | b"{}")
 }
 
-/// A usage object of OpenAI's, Anthropic's or SGLang's shape, or llama.cpp's timings.
+/// A usage object, wherever engines put the cached tokens.
 fn usage(object: &mut Cursor<'_>, usage: &mut Usage) -> Result<(), Malformed> {
-    let (mut fresh, mut from_cache) = (None, None);
     object.object(|key, value| {
         match key.raw {
             b"prompt_tokens" => usage.prompt = number(value)?.or(usage.prompt),
@@ -120,18 +129,39 @@ fn usage(object: &mut Cursor<'_>, usage: &mut Usage) -> Result<(), Malformed> {
                     Ok(())
                 })?;
             }
+            _ => drop(value.skip()?),
+        }
+        Ok(())
+    })
+}
+
+/// llama.cpp's own figures, sent on request with every event and always with the last: the latest count.
+fn timings(object: &mut Cursor<'_>, usage: &mut Usage) -> Result<(), Malformed> {
+    let mut fresh = None;
+    object.object(|key, value| {
+        match key.raw {
             b"prompt_n" => fresh = number(value)?,
-            b"cache_n" => from_cache = number(value)?,
-            b"predicted_n" => usage.completion = usage.completion.or(number(value)?),
+            b"cache_n" => usage.cached = number(value)?.or(usage.cached),
+            b"predicted_n" => usage.completion = number(value)?.or(usage.completion),
             _ => drop(value.skip()?),
         }
         Ok(())
     })?;
-    if let (Some(fresh), Some(from_cache)) = (fresh, from_cache) {
-        usage.prompt = usage.prompt.or(Some(fresh + from_cache));
-        usage.cached = usage.cached.or(Some(from_cache));
+    if let (Some(fresh), Some(cached)) = (fresh, usage.cached) {
+        usage.prompt = Some(cached.saturating_add(fresh));
     }
     Ok(())
+}
+
+impl Usage {
+    /// These figures, where unknown those of `other`.
+    fn or(self, other: Usage) -> Usage {
+        Usage {
+            prompt: self.prompt.or(other.prompt),
+            cached: self.cached.or(other.cached),
+            completion: self.completion.or(other.completion),
+        }
+    }
 }
 
 fn number(value: &mut Cursor<'_>) -> Result<Option<u64>, Malformed> {
@@ -149,18 +179,19 @@ impl WholeReader {
         self.tail.extend_from_slice(piece);
     }
 
-    /// What the body reported. Every `usage` or `timings` member in the kept tail is read, the last word counts.
+    /// What the body reported; the last `usage` and `timings` in the kept tail count.
     pub fn usage(&self) -> Usage {
-        let mut out = Usage::default();
-        for name in ["\"usage\"", "\"timings\""] {
-            if let Some(at) = memchr::memmem::rfind(&self.tail, name.as_bytes()) {
-                let after = self.tail[at + name.len()..].trim_ascii_start();
-                if let Some(value) = after.strip_prefix(b":") {
-                    let _unreadable = usage(&mut Cursor::new(value), &mut out);
-                }
-            }
-        }
-        out
+        let (mut by_usage, mut by_timings) = (Usage::default(), Usage::default());
+        // text that cannot be read tells nothing
+        let _unreadable = self.last("\"usage\"").map(|mut value| usage(&mut value, &mut by_usage));
+        let _unreadable = self.last("\"timings\"").map(|mut value| timings(&mut value, &mut by_timings));
+        by_usage.or(by_timings)
+    }
+
+    /// The value after the last `key`. (Within a string the quotes of a key would be escaped.)
+    fn last(&self, key: &str) -> Option<Cursor<'_>> {
+        let at = memchr::memmem::rfind(&self.tail, key.as_bytes())?;
+        self.tail[at + key.len()..].trim_ascii_start().strip_prefix(b":").map(Cursor::new)
     }
 }
 
@@ -235,6 +266,16 @@ mod tests {
         for (event, prompt, cached, completion) in rows {
             assert_eq!(state_after(&[event]).usage, Usage { prompt, cached, completion }, "{event}");
         }
+    }
+
+    #[test]
+    fn timings_with_every_event_count_to_the_last_and_usage_goes_before_them() {
+        let events: Vec<_> =
+            (1..=50).map(|n| format!(r#"{{"timings":{{"cache_n":90,"prompt_n":10,"predicted_n":{n}}}}}"#)).collect();
+        let mut texts: Vec<_> = events.iter().map(String::as_str).collect();
+        assert_eq!(state_after(&texts).usage, Usage { prompt: Some(100), cached: Some(90), completion: Some(50) });
+        texts.insert(7, r#"{"usage":{"prompt_tokens":101,"completion_tokens":51}}"#);
+        assert_eq!(state_after(&texts).usage, Usage { prompt: Some(101), cached: Some(90), completion: Some(51) });
     }
 
     #[test]

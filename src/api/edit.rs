@@ -61,6 +61,10 @@ mod tests {
             (r#"{"a":1,"max_tokens":500,"max_completion_tokens":500}"#, Some(r#"{"a":1}"#)),
             (r#"{"max_tokens":101,"max_tokens":7}"#, Some(r#"{"max_tokens":7}"#)),
             (r#"{"max_tokens":100,"n":1}"#, None),
+            (r#"{"max_tokens":99999999999999999999,"n":1}"#, Some(r#"{"n":1}"#)),
+            (r#"{"max_tokens":1e9,"n":1}"#, Some(r#"{"n":1}"#)),
+            (r#"{"max_tokens":100.0}"#, None),
+            (r#"{"max_tokens":-1}"#, None),
             (r#"{"max_tokens":"101"}"#, None),
             (r#"{"x":{"max_tokens":101}}"#, None),
         ];

@@ -22,6 +22,8 @@ pub enum ErrorKind {
     UpstreamTimeout,
     /// An engine dropped the connection before it answered.
     UpstreamLost,
+    /// An engine answered with something that is not HTTP.
+    UpstreamUnreadable,
     /// A fault of ramjet's own.
     Internal,
 }
@@ -35,7 +37,7 @@ impl ErrorKind {
             ErrorKind::BadRequest => 400,
             ErrorKind::ModelNotFound => 404,
             ErrorKind::NoReplica => 503,
-            ErrorKind::ConnectFailed | ErrorKind::UpstreamLost => 502,
+            ErrorKind::ConnectFailed | ErrorKind::UpstreamLost | ErrorKind::UpstreamUnreadable => 502,
             ErrorKind::UpstreamTimeout => 504,
             ErrorKind::Internal => 500,
         }
@@ -52,6 +54,7 @@ impl ErrorKind {
             ErrorKind::ConnectFailed => "connect_failed",
             ErrorKind::UpstreamTimeout => "upstream_timeout",
             ErrorKind::UpstreamLost => "upstream_lost",
+            ErrorKind::UpstreamUnreadable => "upstream_unreadable",
             ErrorKind::Internal => "internal",
         }
     }
@@ -71,6 +74,7 @@ impl ErrorKind {
             ErrorKind::ConnectFailed => "No engine could be reached for this request.",
             ErrorKind::UpstreamTimeout => "The engine did not answer in time.",
             ErrorKind::UpstreamLost => "The engine closed the connection before it answered.",
+            ErrorKind::UpstreamUnreadable => "The engine's answer could not be read.",
             ErrorKind::Internal => "The request could not be routed.",
         }
     }
@@ -102,6 +106,7 @@ mod tests {
             (ErrorKind::ConnectFailed, 502, "server_error"),
             (ErrorKind::UpstreamTimeout, 504, "server_error"),
             (ErrorKind::UpstreamLost, 502, "server_error"),
+            (ErrorKind::UpstreamUnreadable, 502, "server_error"),
             (ErrorKind::Internal, 500, "server_error"),
         ];
         for (kind, status, class) in all {

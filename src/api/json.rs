@@ -64,9 +64,14 @@ impl Str<'_> {
         String::from_utf8(out).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
     }
 
-    /// Whether the string is exactly `word` (a plain word, compared without decoding).
+    /// Whether the decoded string is exactly `word`.
     pub fn is(self, word: &str) -> bool {
-        self.raw == word.as_bytes()
+        self.raw == word.as_bytes() || (memchr(b'\\', self.raw).is_some() && self.text() == word)
+    }
+
+    /// The place of the word among `words` that the decoded string is.
+    pub fn position(self, words: &[&str]) -> Option<usize> {
+        words.iter().position(|word| self.is(word))
     }
 }
 

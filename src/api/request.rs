@@ -10,15 +10,15 @@ pub struct Request<'a> {
     pub model: Option<Str<'a>>,
     /// `stream`, false when absent.
     pub stream: bool,
-    /// The larger of `max_tokens` and `max_completion_tokens`, where they are plain integers.
-    pub max_tokens: Option<u64>,
     /// Every member whose key is `max_tokens` or `max_completion_tokens`, for edits.
     pub limits: Vec<Member>,
     /// `messages`, if it is a list of objects.
     pub messages: Option<Vec<Message<'a>>>,
     /// `prompt`, as text.
     pub prompt: Option<&'a [u8]>,
-    /// The other members that a chat template renders or that separate caches, in the order of [`RENDERED`].
+    /// The members that separate caches, in the order of [`SEPARATING`]; null counts as absent.
+    pub separating: [Option<&'a [u8]>; SEPARATING.len()],
+    /// The other members that a chat template renders, in the order of [`RENDERED`]; null counts as absent.
     pub rendered: [Option<&'a [u8]>; RENDERED.len()],
 }
 
@@ -42,16 +42,16 @@ pub const MESSAGE_MEMBERS: [&str; 6] =
 pub struct Member {
     /// From the first byte of the key's quote to the end of the value.
     pub span: Range<usize>,
-    /// The value, if it is a non-negative integer.
+    /// The value, if it is a whole number that is not negative.
     pub value: Option<u64>,
 }
 
-/// Members besides the messages that decide what the engine reads, in the order in which they enter the canonical
-/// prompt. The adapter and the salt come first: they separate caches altogether.
-pub const RENDERED: [&str; 12] = [
-    "lora_path",
-    "lora",
-    "cache_salt",
+/// Members that separate caches altogether: adapters and the salt.
+pub const SEPARATING: [&str; 3] = ["lora_path", "lora", "cache_salt"];
+
+/// The other members besides the messages that decide what the engine reads, in the order in which they enter the
+/// canonical prompt.
+pub const RENDERED: [&str; 9] = [
     "chat_template",
     "chat_template_kwargs",
     "reasoning_effort",
@@ -74,11 +74,17 @@ pub fn read(body: &[u8]) -> Result<Request<'_>, Malformed> {
     Ok(request)
 }
 
+/// The members that are read for more than their text, in the order of the arms of [`member`].
+const UNDERSTOOD: [&str; 6] = ["model", "stream", "messages", "prompt", "max_tokens", "max_completion_tokens"];
+
 fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -> Result<(), Malformed> {
-    match key.raw {
-        b"model" if value.kind()? == Kind::String => request.model = Some(value.string()?),
-        b"stream" => request.stream = value.skip()? == b"true",
-        b"messages" => {
+    match key.position(&UNDERSTOOD) {
+        Some(0) => {
+            request.model = value.clone().string().ok();
+            value.skip()?;
+        }
+        Some(1) => request.stream = value.skip()? == b"true",
+        Some(2) => {
             // a list of something else is an engine's business to refuse: it is stepped over
             let mut ahead = value.clone();
             request.messages = messages(&mut ahead).ok();
@@ -87,21 +93,29 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
                 None => drop(value.skip()?),
             }
         }
-        b"prompt" => request.prompt = Some(value.skip()?),
-        b"max_tokens" | b"max_completion_tokens" => {
-            let text = value.skip()?;
-            let number = std::str::from_utf8(text).ok().and_then(|t| t.parse().ok());
+        Some(3) => request.prompt = Some(value.skip()?),
+        Some(_) => {
+            let number = count(value.skip()?);
             request.limits.push(Member { span: key.at..value.offset_after(), value: number });
-            request.max_tokens = request.max_tokens.max(number);
         }
-        name => {
-            let text = value.skip()?;
-            if let Some(slot) = RENDERED.iter().position(|r| r.as_bytes() == name) {
-                request.rendered[slot] = Some(text).filter(|t| *t != b"null");
+        None => {
+            let text = Some(value.skip()?).filter(|t| *t != b"null");
+            if let Some(slot) = key.position(&RENDERED) {
+                request.rendered[slot] = text;
+            } else if let Some(slot) = key.position(&SEPARATING) {
+                request.separating[slot] = text;
             }
         }
     }
     Ok(())
+}
+
+/// A token count as engines read it: whole, or a float that is; beyond all bounds, the largest.
+fn count(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
+    let float = || text.parse::<f64>().ok().filter(|f| *f >= 0.0 && f.fract() == 0.0);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates, which is meant")]
+    text.parse().ok().or_else(|| float().map(|f| f as u64))
 }
 
 fn messages<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<Message<'a>>, Malformed> {
@@ -116,7 +130,7 @@ fn messages<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<Message<'a>>, Malformed> 
             let text = Some(member.skip()?).filter(|t| *t != b"null");
             if key.is("content") {
                 message.content = text;
-            } else if let Some(slot) = MESSAGE_MEMBERS.iter().position(|m| key.is(m)) {
+            } else if let Some(slot) = key.position(&MESSAGE_MEMBERS) {
                 message.others[slot] = text;
             }
             Ok(())
@@ -138,18 +152,25 @@ mod tests {
         let r = read(body).unwrap();
         assert_eq!(r.model.unwrap().text(), "m1");
         assert!(r.stream);
-        assert_eq!(r.max_tokens, Some(7));
+        assert_eq!(r.limits[0].value, Some(7));
         assert_eq!(&body[r.limits[0].span.clone()], b"\"max_tokens\": 7");
         let messages = r.messages.unwrap();
         assert_eq!(messages.len(), 1);
         assert!(messages[0].role.unwrap().is("user") && messages[0].content.is_none());
-        assert_eq!(r.rendered[2], Some(&br#""s""#[..]));
-        assert_eq!(r.rendered[8], None);
+        assert_eq!(r.separating[2], Some(&br#""s""#[..]));
+        assert_eq!(r.rendered[5], None);
     }
 
     #[test]
     fn the_last_of_duplicate_keys_counts_as_in_most_engines() {
         assert_eq!(read(br#"{"model":"a","model":"b"}"#).unwrap().model.unwrap().raw, b"b");
+    }
+
+    #[test]
+    fn a_key_is_the_same_however_it_is_escaped() {
+        let body = br#"{"model":"a","mod\u0065l":"b","max_tok\u0065ns":5}"#;
+        let r = read(body).unwrap();
+        assert_eq!((r.model.unwrap().raw, r.limits[0].value), (&b"b"[..], Some(5)));
     }
 
     #[test]

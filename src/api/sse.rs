@@ -23,6 +23,8 @@ pub struct Scanner {
     data: Vec<u8>,
     has_data: bool,
     too_large: bool,
+    /// The unfinished line is kept in part.
+    line_cut: bool,
     /// A CR ended the last line: an LF that follows belongs to it.
     after_cr: bool,
     started: bool,
@@ -56,14 +58,17 @@ impl Scanner {
             self.keep(tail);
             let line = std::mem::take(&mut self.line);
             self.whole_line(&line, event);
-            self.line = line;
-            self.line.clear();
+            if !std::mem::take(&mut self.line_cut) {
+                self.line = line;
+                self.line.clear();
+            }
         }
     }
 
+    /// Keeps the unfinished part of a line; of one that grows too large, only its beginning.
     fn keep(&mut self, part: &[u8]) {
         let room = MAX_EVENT.saturating_sub(self.line.len());
-        self.too_large |= part.len() > room;
+        self.line_cut |= part.len() > room;
         self.line.extend_from_slice(&part[..part.len().min(room)]);
     }
 
@@ -81,20 +86,20 @@ impl Scanner {
         };
         let value = value.strip_prefix(b":").unwrap_or(value);
         let value = value.strip_prefix(b" ").unwrap_or(value);
-        if self.has_data {
+        self.too_large |= self.line_cut || self.data.len() + 1 + value.len() > MAX_EVENT;
+        if self.too_large {
+            return;
+        }
+        if std::mem::replace(&mut self.has_data, true) {
             self.data.push(b'\n');
         }
-        self.has_data = true;
-        if self.data.len() + value.len() > MAX_EVENT {
-            self.too_large = true;
-        } else {
-            self.data.extend_from_slice(value);
-        }
+        self.data.extend_from_slice(value);
     }
 
     fn dispatch(&mut self, event: &mut impl FnMut(Event<'_>)) {
         if std::mem::take(&mut self.too_large) {
             event(Event::TooLarge);
+            self.data = Vec::new();
         } else if self.has_data {
             event(Event::Data(&self.data));
         }
@@ -144,6 +149,25 @@ mod tests {
         assert_eq!(events(&[b"data: ", &big, b"\n\ndata: y\n\n"]), vec![None, Some("y".to_owned())]);
         let line = [b"data: ", &big[..MAX_EVENT / 2], b"\n"].concat();
         assert_eq!(events(&[&line, &line, &line, b"\n", b"data: y\n\n"]), vec![None, Some("y".to_owned())]);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_comes() {
+        let mut scanner = Scanner::default();
+        for _ in 0..200_000 {
+            scanner.push(b"data:\n", |_| ());
+            scanner.push(b"data", |_| ());
+            scanner.push(b": x\n", |_| ());
+        }
+        scanner.push(&vec![b':'; 3 * MAX_EVENT], |_| ());
+        assert!(scanner.data.capacity() <= 2 * MAX_EVENT && scanner.line.capacity() <= 2 * MAX_EVENT);
+    }
+
+    #[test]
+    fn a_large_comment_is_no_event() {
+        let comment = [&[b':'][..], &vec![b'x'; 2 * MAX_EVENT], b"\n\ndata: y\n\n"].concat();
+        assert_eq!(events(&[&comment]), data(&["y"]));
+        assert_eq!(events(&[&comment[..MAX_EVENT], &comment[MAX_EVENT..]]), data(&["y"]));
     }
 
     proptest! {

@@ -39,24 +39,23 @@ impl Url {
             return Err("it has user information");
         }
         let (host, port) = authority_parts(authority)?;
-        Ok(Url { host: host.to_ascii_lowercase(), port, prefix: prefix(path)? })
+        Ok(Url { host, port, prefix: prefix(path)? })
     }
 }
 
-/// The host, IPv6 in brackets, and the port.
-fn authority_parts(authority: &str) -> Result<(&str, u16), &'static str> {
+/// The host in its usual form, IPv6 in brackets, and the port.
+fn authority_parts(authority: &str) -> Result<(String, u16), &'static str> {
     let end = match authority.find(']') {
         Some(bracket) => bracket + 1,
         None => authority.find(':').unwrap_or(authority.len()),
     };
     let (host, port) = authority.split_at(end);
-    let valid = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
-        None => !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)),
+    let is_name = |host: &str| host.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().ok().map(|address| format!("[{address}]")),
+        None => Some(host.to_ascii_lowercase()).filter(|host| !host.is_empty() && is_name(host)),
     };
-    if !valid {
-        return Err("its host is not one");
-    }
+    let host = host.ok_or("its host is not one")?;
     let port = match port.strip_prefix(':') {
         Some(digits) => digits.parse().ok().filter(|port| *port > 0).ok_or("its port is not one")?,
         None if port.is_empty() => DEFAULT_PORT,

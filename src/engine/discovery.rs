@@ -8,6 +8,7 @@ use crate::fleet::replica::Replica;
 use crate::fleet::selection::backend;
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use pingora_error::Result;
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::discovery::ServiceDiscovery;
@@ -51,11 +52,9 @@ impl Configured {
 #[async_trait]
 impl ServiceDiscovery for Configured {
     async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
-        let mut found = BTreeSet::new();
-        for replica in self.fleet.replicas() {
-            found.extend(self.locate(replica).await);
-        }
-        Ok((found, HashMap::new()))
+        // all at once: a slow name must not delay the others, nor the probes that wait for this
+        let found = join_all(self.fleet.replicas().iter().map(|replica| self.locate(replica))).await;
+        Ok((found.into_iter().flatten().collect(), HashMap::new()))
     }
 }
 

@@ -93,7 +93,13 @@ impl HealthCheck for ReadinessProbe {
         let seen = self.observe(replica, target).await;
         match replica.observe(seen, self.spec.thresholds) {
             Some(Transition::Fenced(reason)) => log::warn!("replica {} fenced: {}", replica.name(), reason.label()),
-            Some(Transition::Lifted) => log::info!("replica {} is back", replica.name()),
+            Some(Transition::Lifted { from }) => {
+                log::info!("replica {} is back", replica.name());
+                if from == FenceReason::Connect {
+                    // nobody listened there: the engine has restarted, with an empty cache
+                    self.fleet.forget(replica.id);
+                }
+            }
             None => {}
         }
         if replica.is_healthy() { Ok(()) } else { Error::e_explain(ErrorType::ConnectError, "not ready") }

@@ -1,8 +1,8 @@
 //! Shared memory of the fleet, no sockets: replicas, what is reserved and held there, and the choice over it.
 //!
 //! Two locks exist. *Residency* (a read-write lock) guards the prefix index and the pending claims; the longest thing
-//! done under it is one pass over one chain. *Booking* (a mutex) makes a choice and its reservation one step, so that
-//! two requests never choose on the same view; a walk of one chain happens under it. Neither is held across an await.
+//! done under it is one pass over one chain. *Booking* (a mutex) makes a choice, its reservation and its claim one step, so that
+//! two requests never choose on the same view; a walk and a claim of one chain happen under it. Neither is held across an await.
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
 
 pub mod claim;
@@ -66,6 +66,21 @@ impl Fleet {
             n if n == self.replicas.len() => FleetHealth::Ok,
             _ => FleetHealth::Degraded,
         }
+    }
+
+    /// Whether requests of some kind find no healthy replica, so that all are tried.
+    pub fn fails_open(&self) -> bool {
+        let healthy: Vec<_> = self.replicas.iter().filter(|r| r.is_healthy()).collect();
+        let covered = |model: Option<&str>| healthy.iter().any(|r| r.serves(model));
+        self.replicas.iter().any(|r| match &r.spec.models[..] {
+            [] => !covered(None),
+            models => models.iter().any(|m| !covered(Some(m))),
+        })
+    }
+
+    /// A replica has restarted: what it held is gone.
+    pub fn forget(&self, id: ReplicaId) {
+        self.residency.write().forget(id);
     }
 
     /// Whether any replica, healthy or not, serves `model`.

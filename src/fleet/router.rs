@@ -1,9 +1,10 @@
-//! The choice and its reservation as one step.
+//! The choice, its reservation and its claim as one step.
 
 use super::Fleet;
+use super::claim::ClaimGuard;
 use super::reservation::Reservation;
 use super::selection::{CacheAware, RouteKey, encode, take_decision};
-use crate::policy::select::{Decision, RouteRequest};
+use crate::policy::select::{Decision, Ranked, RouteRequest};
 use parking_lot::Mutex;
 use pingora_load_balancing::LoadBalancer;
 use std::sync::Arc;
@@ -13,8 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Router {
     fleet: Arc<Fleet>,
     balancer: Arc<LoadBalancer<CacheAware>>,
-    /// Held from the first look at the loads until the choice is reserved; the longest thing done under it is the
-    /// walk of one chain.
+    /// Held from the first look at loads and overlaps until the choice is reserved and claimed, so that of two equal
+    /// prompts the second one sees where the first one goes. The longest thing done under it is one walk and one claim
+    /// of a chain.
     booking: Mutex<()>,
     turns: AtomicU64,
 }
@@ -23,11 +25,24 @@ pub struct Router {
 #[derive(Clone, Copy, Debug)]
 pub struct Prompt<'a> {
     /// Its fingerprints; empty when there is nothing to go by.
-    pub chain: &'a [u64],
+    pub chain: &'a Arc<[u64]>,
     /// Size of the body in bytes.
     pub body_bytes: u64,
+    /// Canonical bytes of the prompt; 0 when it was not read.
+    pub prompt_bytes: u64,
     /// The model asked for.
     pub model: Option<&'a str>,
+}
+
+/// Where a prompt goes first, and what is held for it there.
+#[derive(Debug)]
+pub struct Placed {
+    /// The ranking and the reason.
+    pub decision: Decision,
+    /// Its share of the first replica.
+    pub reservation: Reservation,
+    /// Its claim on the prefix index.
+    pub claim: ClaimGuard,
 }
 
 impl Router {
@@ -41,10 +56,12 @@ impl Router {
         &self.fleet
     }
 
-    /// Ranks the replicas for a prompt and reserves its share on the first one. `None` when there is no candidate.
-    pub fn choose(&self, prompt: Prompt<'_>) -> Option<(Decision, Reservation)> {
+    /// Ranks the replicas for a prompt, reserves its share and claims its prefix on the first one. `None` when there
+    /// is no candidate.
+    pub fn place(&self, prompt: Prompt<'_>) -> Option<Placed> {
         let request = RouteRequest {
             body_bytes: prompt.body_bytes,
+            prompt_bytes: prompt.prompt_bytes,
             blocks: u32::try_from(prompt.chain.len()).unwrap_or(u32::MAX),
             salt: self.turns.fetch_add(1, Relaxed),
         };
@@ -53,9 +70,15 @@ impl Router {
         // the ranking has weighed health already, failing open included
         self.balancer.select_with(&key, 1, |_, _| true)?;
         let decision = take_decision()?;
-        let first = decision.ranked.first()?;
-        let replica = self.fleet.replica(first.id)?.clone();
-        let reservation = Reservation::new(replica, first.units);
-        Some((decision, reservation))
+        let first = *decision.ranked.first()?;
+        let (reservation, claim) = self.take(first, prompt.chain)?;
+        Some(Placed { decision, reservation, claim })
+    }
+
+    /// Reserves and claims what a place in a ranking says, on its replica.
+    pub fn take(&self, ranked: Ranked, chain: &Arc<[u64]>) -> Option<(Reservation, ClaimGuard)> {
+        let replica = self.fleet.replica(ranked.id)?.clone();
+        let reservation = Reservation::new(replica, ranked.units);
+        Some((reservation, ClaimGuard::new(&self.fleet, chain, ranked.id)))
     }
 }

@@ -33,15 +33,16 @@ pub struct RouteKey<'a> {
     pub model: Option<&'a str>,
 }
 
-const HEADER: usize = 20;
+const HEADER: usize = 28;
 const NO_MODEL: u32 = u32::MAX;
 
-/// Lays out a key: body size, salt, length of the model's name (all little-endian), the name, the fingerprints.
+/// Lays out a key: sizes of body and prompt, salt, length of the model's name (all little-endian), the name, the fingerprints.
 pub fn encode(key: RouteKey<'_>, chain: &[u64]) -> Vec<u8> {
     let model = key.model.unwrap_or_default();
     let length = key.model.map_or(NO_MODEL, |m| u32::try_from(m.len()).unwrap_or(NO_MODEL));
     let mut out = Vec::with_capacity(HEADER + model.len() + chain.len() * 8);
     out.extend_from_slice(&key.request.body_bytes.to_le_bytes());
+    out.extend_from_slice(&key.request.prompt_bytes.to_le_bytes());
     out.extend_from_slice(&key.request.salt.to_le_bytes());
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(model.as_bytes());
@@ -52,6 +53,7 @@ pub fn encode(key: RouteKey<'_>, chain: &[u64]) -> Vec<u8> {
 /// Reads a key; `None` when it is not one.
 fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
     let (body_bytes, rest) = key.split_first_chunk::<8>()?;
+    let (prompt_bytes, rest) = rest.split_first_chunk::<8>()?;
     let (salt, rest) = rest.split_first_chunk::<8>()?;
     let (length, rest) = rest.split_first_chunk::<4>()?;
     let length = u32::from_le_bytes(*length);
@@ -64,6 +66,7 @@ fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
     let (prints, _) = prints.as_chunks::<8>();
     let request = RouteRequest {
         body_bytes: u64::from_le_bytes(*body_bytes),
+        prompt_bytes: u64::from_le_bytes(*prompt_bytes),
         blocks: u32::try_from(prints.len()).unwrap_or(u32::MAX),
         salt: u64::from_le_bytes(*salt),
     };
@@ -142,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_key_survives_its_encoding() {
-        let request = RouteRequest { body_bytes: 7, blocks: 3, salt: u64::MAX };
+        let request = RouteRequest { body_bytes: 7, prompt_bytes: 5, blocks: 3, salt: u64::MAX };
         for model in [None, Some(""), Some("größe")] {
             let key = RouteKey { request, model };
             assert_eq!(decode(&encode(key, &[1, 2, 3])), Some((key, vec![1, 2, 3])));

@@ -1,7 +1,7 @@
 //! Whether a replica is well, from what probes saw: a small state machine with hysteresis, driven by values.
 //!
-//! The very first observation decides alone: a replica that is dead when ramjet starts must not be believed in for
-//! several probe intervals.
+//! A replica that cannot be reached at all by the very first probe is fenced by it: one that is dead when ramjet starts
+//! must not be believed in for several probe intervals. One that answers late or badly gets the usual chances.
 
 /// How many observations in a row turn the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,10 @@ pub enum Transition {
     /// New requests are kept away.
     Fenced(FenceReason),
     /// They are let in again.
-    Lifted,
+    Lifted {
+        /// What had kept them away last.
+        from: FenceReason,
+    },
 }
 
 impl FenceReason {
@@ -86,16 +89,15 @@ impl Health {
             Observation::Ready => {
                 self.failures = 0;
                 self.successes = self.successes.saturating_add(1);
-                let lifted = self.fenced.is_some() && self.successes >= thresholds.successes;
-                lifted.then(|| {
-                    self.fenced = None;
-                    Transition::Lifted
-                })
+                let from = self.fenced.filter(|_| self.successes >= thresholds.successes)?;
+                self.fenced = None;
+                Some(Transition::Lifted { from })
             }
             Observation::Failed(reason) => {
                 self.successes = 0;
                 self.failures = self.failures.saturating_add(1);
-                let fences = self.fenced.is_none() && (first || self.failures >= thresholds.failures);
+                let dead_at_start = first && matches!(reason, FenceReason::Unresolved | FenceReason::Connect);
+                let fences = self.fenced.is_none() && (dead_at_start || self.failures >= thresholds.failures);
                 if fences || self.fenced.is_some() {
                     self.fenced = Some(reason);
                 }
@@ -125,7 +127,7 @@ mod tests {
         assert_eq!(h.on(FAIL, T), None);
         assert_eq!(h.on(Observation::Ready, T), None);
         assert!(!h.is_healthy());
-        assert_eq!(h.on(Observation::Ready, T), Some(Transition::Lifted));
+        assert_eq!(h.on(Observation::Ready, T), Some(Transition::Lifted { from: FenceReason::Timeout }));
         assert!(h.is_healthy());
     }
 
@@ -133,6 +135,13 @@ mod tests {
     fn a_replica_that_is_dead_at_the_start_is_fenced_by_the_first_probe() {
         let mut h = Health::default();
         assert_eq!(h.on(Observation::Failed(FenceReason::Connect), T), Some(Transition::Fenced(FenceReason::Connect)));
+    }
+
+    #[test]
+    fn a_replica_that_is_busy_at_the_start_gets_the_usual_chances() {
+        let mut h = Health::default();
+        assert_eq!(h.on(FAIL, T), None);
+        assert_eq!(h.on(FAIL, T), Some(Transition::Fenced(FenceReason::Timeout)));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Whether a failed attempt is followed by another one, and where.
 //!
 //! The next attempt goes to the next replica of the ranking, but for one case: an idle connection that turned out dead
-//! says nothing against the replica, which was chosen for what it holds. That attempt is repeated there, on a fresh
-//! connection.
+//! says nothing against the replica, which was chosen for what it holds. That attempt is repeated there once, on a fresh
+//! connection, and does not count.
 //!
 //! A retry happens only before any response byte went to the client, and at most `attempts` are made in all. Whether
 //! an engine may have begun the request matters: what never reached an engine can always be sent elsewhere, what one
@@ -25,13 +25,17 @@ pub enum Failure {
     Timeout,
     /// A stream ended without its end, or reported an error.
     BrokenStream,
+    /// The answer was not HTTP.
+    Unreadable,
 }
 
 /// How far the request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Attempts made, this one included.
+    /// Attempts made, this one included, a renewed one not counted twice.
     pub attempts: u32,
+    /// Whether an attempt was repeated on a fresh connection already.
+    pub renewed: bool,
     /// Whether another replica is left in the ranking.
     pub candidates_left: bool,
     /// Whether any response byte went to the client.
@@ -53,7 +57,7 @@ pub struct Limits {
 
 impl Failure {
     /// Every failure, in the order of the metrics' label values.
-    pub const ALL: [Failure; 7] = [
+    pub const ALL: [Failure; 8] = [
         Failure::Connect,
         Failure::ConnectTimeout,
         Failure::StaleConnection,
@@ -61,6 +65,7 @@ impl Failure {
         Failure::Lost,
         Failure::Timeout,
         Failure::BrokenStream,
+        Failure::Unreadable,
     ];
 
     /// Whether no engine was reached at all.
@@ -78,6 +83,7 @@ impl Failure {
             Failure::Lost => "lost",
             Failure::Timeout => "timeout",
             Failure::BrokenStream => "broken_stream",
+            Failure::Unreadable => "unreadable",
         }
     }
 }
@@ -95,29 +101,34 @@ pub enum Verdict {
 
 /// Whether and where to try again.
 pub fn verdict(failure: Failure, progress: Progress, limits: Limits) -> Verdict {
-    if progress.attempts >= limits.attempts || progress.answered || !progress.replayable {
-        return Verdict::GiveUp;
-    }
     let allowed = match failure {
         Failure::Connect | Failure::ConnectTimeout => true,
         Failure::StaleConnection | Failure::BadGateway => progress.repeatable,
         Failure::Lost => progress.repeatable && limits.replay_lost,
-        Failure::Timeout | Failure::BrokenStream => false,
+        Failure::Timeout | Failure::BrokenStream | Failure::Unreadable => false,
     };
-    match failure {
-        _ if !allowed => Verdict::GiveUp,
-        Failure::StaleConnection => Verdict::Again,
-        _ if progress.candidates_left => Verdict::Next,
-        _ => Verdict::GiveUp,
+    if !allowed || progress.answered || !progress.replayable {
+        return Verdict::GiveUp;
     }
+    if failure == Failure::StaleConnection && !progress.renewed {
+        return Verdict::Again;
+    }
+    let room = progress.attempts < limits.attempts && progress.candidates_left;
+    if room { Verdict::Next } else { Verdict::GiveUp }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const FRESH: Progress =
-        Progress { attempts: 1, candidates_left: true, answered: false, replayable: true, repeatable: true };
+    const FRESH: Progress = Progress {
+        attempts: 1,
+        renewed: false,
+        candidates_left: true,
+        answered: false,
+        replayable: true,
+        repeatable: true,
+    };
     const LIMITS: Limits = Limits { attempts: 2, replay_lost: true };
 
     fn after(failure: Failure, progress: Progress) -> Verdict {
@@ -152,13 +163,19 @@ mod tests {
     }
 
     #[test]
+    fn a_fresh_connection_is_tried_once_and_costs_no_attempt() {
+        assert_eq!(after(Failure::StaleConnection, Progress { attempts: 2, ..FRESH }), Verdict::Again);
+        let renewed = Progress { renewed: true, ..FRESH };
+        assert_eq!(after(Failure::StaleConnection, renewed), Verdict::Next);
+        assert_eq!(after(Failure::Connect, renewed), Verdict::Next);
+        assert_eq!(after(Failure::StaleConnection, Progress { attempts: 2, ..renewed }), Verdict::GiveUp);
+    }
+
+    #[test]
     fn nothing_is_retried_beyond_its_bounds() {
+        assert_eq!(after(Failure::Connect, Progress { attempts: 2, ..FRESH }), Verdict::GiveUp);
         for failure in Failure::ALL {
-            for barred in [
-                Progress { attempts: 2, ..FRESH },
-                Progress { answered: true, ..FRESH },
-                Progress { replayable: false, ..FRESH },
-            ] {
+            for barred in [Progress { answered: true, ..FRESH }, Progress { replayable: false, ..FRESH }] {
                 assert_eq!(after(failure, barred), Verdict::GiveUp, "{failure:?} {barred:?}");
             }
         }

@@ -4,7 +4,9 @@
 //! - marginal: `A = min(max(0, ov − min ov), C)`
 //! - relative: `A = max(0, min(lead, C) − min(lead − ov, C))`, `lead = max ov`
 //!
-//! A request reserves `clamp(ceil(uncached_body_bytes / load_unit), 1, max_load_units)` units where it goes.
+//! A request reserves `clamp(ceil(uncached_body_bytes / load_unit), 1, max_load_units)` units where it goes. Overlap is
+//! counted in canonical bytes, which are fewer than a body's where that holds escapes, pictures and key names: the same
+//! share of the body is cached as of the canonical prompt.
 
 use crate::types::Basis;
 
@@ -57,9 +59,15 @@ impl AffinityParams {
 }
 
 impl LoadParams {
-    /// The units that a body of `body_bytes` reserves where `overlap` blocks of it are held.
-    pub fn units(&self, body_bytes: u64, overlap: u32) -> u32 {
-        let uncached = body_bytes.saturating_sub(u64::from(overlap) * self.block_bytes);
+    /// The units that a body of `body_bytes` reserves where `overlap` blocks of its `prompt_bytes` canonical bytes are
+    /// held.
+    pub fn units(&self, body_bytes: u64, prompt_bytes: u64, overlap: u32) -> u32 {
+        let cached = (u64::from(overlap) * self.block_bytes).min(prompt_bytes);
+        let fresh = u128::from(prompt_bytes - cached) * u128::from(body_bytes);
+        let uncached = match prompt_bytes {
+            0 => body_bytes,
+            whole => u64::try_from(fresh.div_ceil(u128::from(whole))).unwrap_or(u64::MAX),
+        };
         let units = uncached.div_ceil(self.unit_bytes.max(1));
         u32::try_from(units).unwrap_or(u32::MAX).clamp(1, self.max_units.max(1))
     }
@@ -98,17 +106,25 @@ mod tests {
     #[test]
     fn units_follow_the_uncached_bytes() {
         let load = LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 };
+        let kib = 1 << 10;
+        // (body, canonical prompt, overlap, units)
         let rows = [
-            (0, 0, 1),
-            (1, 0, 1),
-            (32 << 10, 0, 1),
-            ((32 << 10) + 1, 0, 2),
-            (1 << 20, 0, 8),
-            (1 << 20, 512, 1),
-            (1 << 20, 480, 2),
+            (0, 0, 0, 1),
+            (1, 1, 0, 1),
+            (32 * kib, 32 * kib, 0, 1),
+            (32 * kib + 1, 32 * kib + 1, 0, 2),
+            (1024 * kib, 1024 * kib, 0, 8),
+            (1024 * kib, 1024 * kib, 512, 1),
+            (1024 * kib, 1024 * kib, 480, 2),
+            // a body that could not be read counts as it is
+            (100 * kib, 0, 0, 4),
+            // three megabytes of picture, read as two blocks, both held
+            (3072 * kib, 4 * kib, 2, 1),
+            // half of a text that is escaped to twice its size
+            (400 * kib, 200 * kib, 50, 7),
         ];
-        for (bytes, overlap, units) in rows {
-            assert_eq!(load.units(bytes, overlap), units, "{bytes} {overlap}");
+        for (body, prompt, overlap, units) in rows {
+            assert_eq!(load.units(body, prompt, overlap), units, "{body} {prompt} {overlap}");
         }
     }
 }

@@ -23,6 +23,8 @@ pub struct Candidate {
 pub struct RouteRequest {
     /// Size of the body in bytes.
     pub body_bytes: u64,
+    /// Canonical bytes of its prompt; 0 when it was not read.
+    pub prompt_bytes: u64,
     /// Full blocks of the prompt; 0 when there is nothing to compare.
     pub blocks: u32,
     /// Drawn by the caller; equal candidates take turns by it.
@@ -141,7 +143,7 @@ fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> R
         PolicyKind::Load => (0, -f64::from(c.load)),
         PolicyKind::RoundRobin => (0, 0.0),
     };
-    let units = params.load.units(request.body_bytes, c.overlap);
+    let units = params.load.units(request.body_bytes, request.prompt_bytes, c.overlap);
     Ranked { id: c.id, overlap: c.overlap, credit, load: c.load, score, units }
 }
 

@@ -16,6 +16,8 @@ pub struct Fingerprints {
     pub prints: Vec<u64>,
     /// Canonical bytes pushed, the unfinished block included.
     pub bytes: u64,
+    /// The prompt is longer than what is fingerprinted, and perhaps than what was pushed.
+    pub is_cut: bool,
 }
 
 /// Takes canonical bytes in pieces and hashes them block by block.
@@ -90,7 +92,8 @@ impl Chain {
     }
 
     /// The fingerprints of the full blocks.
-    pub fn finish(self) -> Fingerprints {
+    pub fn finish(mut self) -> Fingerprints {
+        self.out.is_cut = self.is_full();
         self.out
     }
 

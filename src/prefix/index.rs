@@ -10,6 +10,7 @@
 use super::replica_set::{ReplicaSets, SetId};
 use crate::types::ReplicaId;
 use hashbrown::HashTable;
+use smallvec::{SmallVec, smallvec};
 
 const NONE: u32 = u32::MAX;
 /// Table bytes per bucket: the slot number and hashbrown's control byte.
@@ -58,7 +59,7 @@ impl PrefixIndex {
     /// How many leading blocks of `chain` each replica holds; `overlaps` is indexed by replica slot and overwritten.
     pub fn walk(&self, chain: &[u64], overlaps: &mut [u32]) {
         overlaps.fill(0);
-        let mut holders: smallvec::SmallVec<[u64; 16]> = smallvec::smallvec![u64::MAX; overlaps.len().div_ceil(64)];
+        let mut holders: SmallVec<[u64; 16]> = smallvec![u64::MAX; overlaps.len().div_ceil(64)];
         let mut last = None;
         for (depth, print) in (0u32..).zip(chain) {
             let Some(slot) = self.find(*print) else {
@@ -78,32 +79,51 @@ impl PrefixIndex {
     }
 
     /// Notes that `replica` holds every block of `chain` and that the chain was used now. Returns how many leading
-    /// blocks it held before.
+    /// blocks it held before. Of a chain larger than the index, only the beginning is noted.
     pub fn hold(&mut self, chain: &[u64], replica: ReplicaId) -> usize {
+        let chain = &chain[..chain.len().min(self.max_blocks)];
+        let mut slots: SmallVec<[u32; 512]> = chain.iter().map_while(|print| self.find(*print)).collect();
+        let known = slots.len();
+        // first what is there, so that making room does not take it; then what is new; then again what is there, so
+        // that no block is older than what follows it
+        self.touch_backwards(&slots);
+        slots.resize(chain.len(), NONE);
+        for (slot, print) in slots[known..].iter_mut().zip(&chain[known..]).rev() {
+            *slot = self.find_or_insert(*print);
+        }
+        self.touch_backwards(&slots[..known]);
+        self.add_holder(&slots, replica)
+    }
+
+    fn touch_backwards(&mut self, slots: &[u32]) {
+        for slot in slots.iter().rev() {
+            self.touch(*slot);
+        }
+    }
+
+    /// Adds `replica` to the sets of `slots`; returns up to which depth it was there before.
+    fn add_holder(&mut self, slots: &[u32], replica: ReplicaId) -> usize {
         let mut held_to = 0;
         // the last exchange of sets: neighbours usually repeat it
-        let mut known = None;
-        for (depth, print) in chain.iter().enumerate().rev() {
-            let slot = match self.find(*print) {
-                Some(slot) => slot,
-                None => self.insert(*print),
-            };
-            self.touch(slot);
-            let set = self.nodes[slot as usize].set;
+        let mut last = None;
+        for (depth, slot) in slots.iter().enumerate() {
+            let set = self.nodes[*slot as usize].set;
             if self.sets.contains(set, replica) {
-                held_to = held_to.max(depth + 1);
+                held_to = depth + 1;
                 continue;
             }
-            let new = match known {
+            let new = match last {
                 Some((from, to)) if from == set => {
                     self.sets.share(to);
                     self.sets.release(set);
                     to
                 }
+                // too many different sets: rather forget who else holds the block than exceed the memory
+                _ if self.sets.live_bytes() > self.budget / LIVE_SETS_PART => self.sets.reset_to(set, replica),
                 _ => self.sets.add(set, replica),
             };
-            known = Some((set, new));
-            self.nodes[slot as usize].set = new;
+            last = Some((set, new));
+            self.nodes[*slot as usize].set = new;
         }
         held_to
     }
@@ -143,10 +163,18 @@ impl PrefixIndex {
         self.slots.find(print, |slot| self.nodes[*slot as usize].print == print).copied()
     }
 
+    fn find_or_insert(&mut self, print: u64) -> u32 {
+        match self.find(print) {
+            Some(slot) => {
+                self.touch(slot);
+                slot
+            }
+            None => self.insert(print),
+        }
+    }
+
     fn insert(&mut self, print: u64) -> u32 {
-        while self.blocks() > 0
-            && (self.blocks() >= self.max_blocks || self.sets.live_bytes() > self.budget / LIVE_SETS_PART)
-        {
+        while self.blocks() >= self.max_blocks {
             self.delete(self.oldest);
         }
         let node = Node { print, set: SetId::EMPTY, newer: NONE, older: NONE };

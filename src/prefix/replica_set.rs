@@ -59,6 +59,14 @@ impl ReplicaSets {
         self.exchange(id, bits)
     }
 
+    /// Moves one user from `id` to the set of `replica` alone.
+    pub fn reset_to(&mut self, id: SetId, replica: ReplicaId) -> SetId {
+        let (word, bit) = place(replica);
+        let mut bits = vec![0; word + 1];
+        bits[word] = bit;
+        self.exchange(id, bits)
+    }
+
     /// Moves one user from `id` to the set with `replica` taken out.
     pub fn remove(&mut self, id: SetId, replica: ReplicaId) -> SetId {
         let (word, bit) = place(replica);

@@ -78,9 +78,12 @@ impl Residency {
         self.index.withdraw(&failed.chain, from, claim.replica);
     }
 
-    /// The replica has lost its cache.
+    /// The replica has lost its cache, and with it what is pending there.
     pub fn forget(&mut self, replica: ReplicaId) {
         self.index.forget(replica);
+        if let Some(pending) = self.pending.get_mut(replica.index()) {
+            pending.clear();
+        }
     }
 
     /// Heap bytes of the index.
@@ -161,6 +164,18 @@ mod tests {
         assert_eq!((overlap(&r, &[1, 2, 3]), overlap(&r, &[1, 2, 9])), (2, 3));
         r.withdraw(b);
         assert_eq!((overlap(&r, &[1, 2, 9]), r.blocks()), (0, 0));
+    }
+
+    #[test]
+    fn what_was_pending_when_the_cache_was_lost_changes_nothing_afterwards() {
+        let mut r = Residency::new(1 << 20);
+        let a = r.claim(&chain(&[1, 2]), R);
+        r.forget(R);
+        let b = r.claim(&chain(&[1, 2]), R);
+        r.withdraw(a);
+        assert_eq!(overlap(&r, &[1, 2]), 2);
+        r.confirm(b);
+        assert_eq!(overlap(&r, &[1, 2]), 2);
     }
 
     #[test]

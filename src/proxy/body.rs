@@ -30,6 +30,11 @@ const RETRY_BUFFER: usize = 64 << 10;
 /// What is reserved ahead for a body whose length is only claimed.
 const RESERVE_AT_MOST: usize = 1 << 20;
 
+/// Pingora's name for the error of a chunked body that is none.
+pub(super) const INVALID_CHUNK: &str = "InvalidChunk";
+/// How long a refused client may go on sending.
+const LINGER: Duration = Duration::from_secs(2);
+
 /// A request's body on its way to the engine.
 #[derive(Default)]
 pub(super) enum Body {
@@ -85,7 +90,14 @@ impl Body {
     /// Puts the body in the place of the sentinel.
     pub(super) fn replace_sentinel(&self, piece: &mut Option<Bytes>, end_of_stream: bool) -> Result<()> {
         match self {
-            Body::Untouched => Ok(()),
+            Body::Untouched => {
+                // Pingora writes an empty last piece as the end of a chunked body, and then the end once more: the
+                // engine would take the second one for the beginning of another request
+                if end_of_stream && piece.as_ref().is_some_and(Bytes::is_empty) {
+                    *piece = None;
+                }
+                Ok(())
+            }
             Body::Held(bytes) if end_of_stream => {
                 *piece = Some(bytes.clone());
                 Ok(())
@@ -163,15 +175,25 @@ async fn read_piece(session: &mut Session, past_buffer: bool) -> Result<Option<B
 }
 
 /// Seats an HTTP/1.1 connection whose chunked body was read in a fresh session, with the same head but for a one-byte
-/// body. Keep-alive survives.
+/// body. Keep-alive survives, and so do bytes of a next request that were read along.
 async fn reseat(session: &mut Session) -> Result<()> {
     let keep = HttpPersistentSettings::for_session(&session.downstream_session);
-    let head = sentinel_head(session.req_header())?;
+    let mut head = sentinel_head(session.req_header())?;
+    // a session that is not to be kept would close its connection here
+    session.set_keepalive(Some(0));
     let empty = Box::new(ServerSession::new_custom(Box::new(())));
-    let stream = match *std::mem::replace(&mut session.downstream_session, empty) {
-        ServerSession::H1(old) => old.into_inner(),
-        _ => return Error::e_explain(ErrorType::InternalError, "only an HTTP/1 session can be seated anew"),
+    let reusable = match *std::mem::replace(&mut session.downstream_session, empty) {
+        ServerSession::H1(mut old) => {
+            old.set_pipelining_enabled(true);
+            old.reuse().await?
+        }
+        _ => None,
     };
+    let Some(reusable) = reusable else {
+        return Error::e_explain(ErrorType::InternalError, "the connection cannot be seated anew");
+    };
+    let (stream, read_along) = reusable.into_parts();
+    head.extend_from_slice(&read_along.unwrap_or_default());
     let mut fresh = SessionV1::new(stream);
     fresh.set_pipelined_prefix(head);
     *session.downstream_session = ServerSession::H1(fresh);
@@ -197,11 +219,20 @@ fn sentinel_head(request: &RequestHeader) -> Result<BytesMut> {
     Ok(head)
 }
 
+/// Reads and discards what a client is still sending after its request was refused, for a short while: a connection that
+/// is closed with unread bytes is reset, and the client might not see the answer.
+pub(super) async fn linger(session: &mut Session) {
+    let drained = session.downstream_session.drain_request_body();
+    // whatever comes of it, the connection is closed next
+    let _given_up = tokio::time::timeout(LINGER, drained).await;
+}
+
 /// The announced length. With `Transfer-Encoding` present Pingora has taken `Content-Length` out already.
-fn content_length(request: &RequestHeader) -> Option<usize> {
+pub(super) fn content_length(request: &RequestHeader) -> Option<usize> {
     request.headers.get(CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
 }
 
 fn expects_continue(request: &RequestHeader) -> bool {
-    request.headers.get(EXPECT).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+    request.version >= http::Version::HTTP_11
+        && request.headers.get(EXPECT).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }

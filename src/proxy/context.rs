@@ -40,6 +40,8 @@ pub(super) struct PromptFacts {
     pub(super) model: Option<String>,
     /// Size of the body as it came.
     pub(super) body_bytes: u64,
+    /// Canonical bytes of the prompt.
+    pub(super) prompt_bytes: u64,
 }
 
 /// The ranking that attempts walk.
@@ -48,6 +50,8 @@ pub(super) struct Route {
     /// Where in the ranking the next attempt goes.
     pub(super) position: usize,
     pub(super) attempts: u32,
+    /// Whether an attempt was repeated on a fresh connection.
+    pub(super) renewed: bool,
     /// What follows the failure of the last attempt.
     pub(super) verdict: Verdict,
 }

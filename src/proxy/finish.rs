@@ -36,6 +36,7 @@ impl Proxy {
             outcome,
             body_bytes: ctx.prompt.body_bytes,
             blocks: ctx.prompt.chain.as_ref().map_or(0, |c| c.len()),
+            overlap: tried.map_or(0, |r| r.overlap),
             replica: replica.map(|r| r.name()),
             attempts: ctx.attempts(),
             decision,

@@ -5,7 +5,7 @@
 //! | `request_filter` | [`request`], [`body`], [`prepare`] | own endpoints; the body is read and fingerprinted |
 //! | `upstream_peer`, `upstream_request_filter` | [`peer`] | a replica is chosen and reserved; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | [`retry`] | a failed attempt goes on or ends |
-//! | `response_filter`, `response_body_filter` | [`relay`] | the answer passes; it is read beside |
+//! | `response_filter`, `response_body_filter` | [`relay`], [`headers`] | the answer passes; it is read beside |
 //! | `fail_to_proxy` | [`respond`] | ramjet's own errors |
 //! | `logging` | [`finish`] | counters and the access line |
 //!
@@ -15,6 +15,7 @@
 mod body;
 mod context;
 mod finish;
+mod headers;
 mod peer;
 mod prepare;
 mod relay;
@@ -23,6 +24,7 @@ mod respond;
 mod retry;
 
 pub use context::Context;
+pub use peer::keepalive;
 pub use prepare::{PromptShape, prepare};
 
 use crate::fleet::router::Router;
@@ -35,7 +37,7 @@ use pingora_error::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 /// How long each phase of a request may take.
@@ -77,6 +79,8 @@ pub struct Proxy {
     router: Arc<Router>,
     metrics: Arc<Metrics>,
     settings: Settings,
+    /// Set when the process has begun to go away.
+    draining: Arc<AtomicBool>,
     ids: RequestIds,
 }
 
@@ -87,9 +91,16 @@ struct RequestIds {
 }
 
 impl Proxy {
-    /// A proxy that chooses with `router`; `seed` makes its request ids differ from those of other processes.
-    pub fn new(router: Arc<Router>, metrics: Arc<Metrics>, settings: Settings, seed: u64) -> Self {
-        Proxy { router, metrics, settings, ids: RequestIds { seed, next: AtomicU64::new(0) } }
+    /// A proxy that chooses with `router`; `seed` makes its request ids differ from those of other processes, and
+    /// `draining` tells it when its process has begun to go away.
+    pub fn new(
+        router: Arc<Router>,
+        metrics: Arc<Metrics>,
+        settings: Settings,
+        draining: Arc<AtomicBool>,
+        seed: u64,
+    ) -> Self {
+        Proxy { router, metrics, settings, draining, ids: RequestIds { seed, next: AtomicU64::new(0) } }
     }
 }
 
@@ -154,11 +165,11 @@ impl ProxyHttp for Proxy {
 
     async fn response_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         response: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        relay::on_head(response, ctx)
+        relay::on_head(session, response, ctx)
     }
 
     fn response_body_filter(

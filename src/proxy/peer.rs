@@ -18,7 +18,11 @@ use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+/// Groups of connections that are used once.
+static FRESH: AtomicU64 = AtomicU64::new(1);
 
 const REQUEST_ID: &str = "x-request-id";
 
@@ -27,16 +31,14 @@ impl Proxy {
         if ctx.body.held().is_some() && !body::is_seated(session) {
             return Error::e_explain(ErrorType::InternalError, "the body was read but would not be sent");
         }
-        let reservation = match ctx.route.take() {
-            None => self.first_choice(ctx)?,
-            Some(route) => {
-                still_there(session).await?;
-                self.next_choice(ctx, route)?
-            }
+        let (reservation, claim) = if ctx.route.is_some() {
+            still_there(session).await?;
+            self.next_choice(ctx)?
+        } else {
+            self.first_choice(ctx)?
         };
         let fresh = ctx.route.as_ref().is_some_and(|r| r.verdict == Verdict::Again);
         let replica = reservation.replica().clone();
-        let claim = ClaimGuard::new(self.router.fleet(), &ctx.chain(), replica.id);
         ctx.attempt = Some(Attempt { reservation, claim, began: Instant::now() });
         match replica.address() {
             Some(address) => Ok(Box::new(peer(address, &self.settings.phases, fresh))),
@@ -44,40 +46,54 @@ impl Proxy {
         }
     }
 
-    fn first_choice(&self, ctx: &mut Context) -> Result<Reservation> {
+    fn first_choice(&self, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
         let started = Instant::now();
-        let chain = ctx.chain();
-        let prompt = Prompt { chain: &chain, body_bytes: ctx.prompt.body_bytes, model: ctx.prompt.model.as_deref() };
-        let Some((decision, reservation)) = self.router.choose(prompt) else {
+        let prompt = Prompt {
+            chain: &ctx.chain(),
+            body_bytes: ctx.prompt.body_bytes,
+            prompt_bytes: ctx.prompt.prompt_bytes,
+            model: ctx.prompt.model.as_deref(),
+        };
+        let Some(placed) = self.router.place(prompt) else {
             return refuse(ctx, ErrorKind::NoReplica);
         };
-        self.metrics.decided(&decision, started.elapsed());
-        ctx.route = Some(Route { decision, position: 0, attempts: 1, verdict: Verdict::Next });
-        Ok(reservation)
+        self.metrics.decided(&placed.decision, !prompt.chain.is_empty(), started.elapsed());
+        ctx.route =
+            Some(Route { decision: placed.decision, position: 0, attempts: 1, renewed: false, verdict: Verdict::Next });
+        Ok((placed.reservation, placed.claim))
     }
 
     /// Walks the ranking that was made for the first attempt.
-    fn next_choice(&self, ctx: &mut Context, mut route: Route) -> Result<Reservation> {
-        let failed = route.decision.ranked.get(route.position).map(|r| r.id);
-        if route.verdict == Verdict::Next {
-            route.position += 1;
-        }
-        let next = route.decision.ranked.get(route.position).copied();
-        let fleet = self.router.fleet();
-        let (Some(next), Some(replica)) = (next, next.and_then(|n| fleet.replica(n.id))) else {
+    fn next_choice(&self, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
+        let chain = ctx.chain();
+        let next = ctx.route.as_mut().and_then(|route| {
+            let failed = route.decision.ranked.get(route.position)?.id;
+            match route.verdict {
+                Verdict::Again => route.renewed = true,
+                Verdict::Next | Verdict::GiveUp => {
+                    route.position += 1;
+                    route.attempts += 1;
+                }
+            }
+            let next = *route.decision.ranked.get(route.position)?;
+            Some((failed, self.router.take(next, &chain)?))
+        });
+        let Some((failed, (reservation, claim))) = next else {
             return refuse(ctx, ErrorKind::NoReplica);
         };
-        if let (Some(from), Some(failure)) = (failed.and_then(|id| fleet.replica(id)), ctx.failure) {
-            self.metrics.failed_over(from.name(), replica.name(), failure);
+        if let (Some(from), Some(failure)) = (self.router.fleet().replica(failed), ctx.failure) {
+            self.metrics.failed_over(from.name(), reservation.replica().name(), failure);
         }
-        route.attempts += 1;
-        ctx.route = Some(route);
-        Ok(Reservation::new(replica.clone(), next.units))
+        Ok((reservation, claim))
     }
 }
 
 /// Fails when the client has left: nothing polls its connection while an attempt is being made.
 async fn still_there(session: &mut Session) -> Result<()> {
+    if !session.downstream_session.is_body_done() {
+        // what would be read is the body, which the next attempt needs
+        return Ok(());
+    }
     let idle = session.downstream_session.read_body_or_idle(true);
     match tokio::time::timeout(Duration::ZERO, idle).await {
         Ok(Err(e)) => Err(e.into_down()),
@@ -87,21 +103,26 @@ async fn still_there(session: &mut Session) -> Result<()> {
 
 fn peer(address: SocketAddr, phases: &Phases, fresh: bool) -> HttpPeer {
     let mut peer = HttpPeer::new(address, false, String::new());
-    // connections of another group are not taken from the pool
-    peer.group_key = fresh.into();
+    // connections of another group are not taken from the pool; nobody will ask for this one again
+    peer.group_key = if fresh { FRESH.fetch_add(1, Relaxed) } else { 0 };
     let options = &mut peer.options;
     options.connection_timeout = Some(phases.connect);
     options.total_connection_timeout = Some(phases.connect);
     options.read_timeout = Some(phases.silence);
     options.idle_timeout = Some(phases.pool_idle);
-    options.tcp_keepalive = Some(TcpKeepalive {
-        idle: phases.tcp_keepalive,
+    options.tcp_keepalive = Some(keepalive(phases.tcp_keepalive));
+    peer
+}
+
+/// Probes after `idle`, three of them, ten seconds apart.
+pub fn keepalive(idle: Duration) -> TcpKeepalive {
+    TcpKeepalive {
+        idle,
         interval: Duration::from_secs(10),
         count: 3,
         #[cfg(target_os = "linux")]
         user_timeout: Duration::ZERO,
-    });
-    peer
+    }
 }
 
 /// Host, path prefix, key and framing for the replica of the current attempt.
@@ -124,7 +145,11 @@ fn address_to(request: &mut RequestHeader, replica: &Arc<Replica>) -> Result<()>
     let spec = &replica.spec;
     request.insert_header(HOST, &spec.authority)?;
     if !spec.prefix.is_empty() {
-        let path = [spec.prefix.as_bytes(), request.raw_path()].concat();
+        let path = match request.raw_path() {
+            [b'/', ..] => [spec.prefix.as_bytes(), request.raw_path()].concat(),
+            // a target in absolute form
+            _ => [spec.prefix.as_str(), request.uri.path_and_query().map_or("/", |p| p.as_str())].concat().into_bytes(),
+        };
         request.set_raw_path(&path)?;
     }
     if let Some(key) = &spec.authorization {

@@ -24,6 +24,8 @@ pub struct PromptShape {
 pub struct Prepared {
     /// The fingerprints of the prompt.
     pub chain: Option<Arc<[u64]>>,
+    /// Canonical bytes of the prompt; of one longer than what is fingerprinted, the bytes of the body.
+    pub prompt_bytes: u64,
     /// The model asked for.
     pub model: Option<String>,
     /// The body to send in place of the one that came.
@@ -40,6 +42,7 @@ pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, strip_over
         Endpoint::Models | Endpoint::Health | Endpoint::Other => None,
     };
     Prepared {
+        prompt_bytes: prints.as_ref().map_or(0, |p| if p.is_cut { body.len() as u64 } else { p.bytes }),
         chain: prints.map(|p| p.prints.into()),
         model: request.model.map(|m| m.text()),
         edited: strip_over.and_then(|over| strip_token_limits(body, &request.limits, over)),

@@ -3,12 +3,15 @@
 
 use super::Proxy;
 use super::context::Context;
+use super::headers::{drop_hop_by_hop, hide_replica, suit_version};
 use crate::api::answer::{StreamReader, Usage, WholeReader};
 use crate::policy::retry::Failure;
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{StatusCode, Version};
 use pingora_error::Result;
 use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
 use std::time::{Duration, Instant};
 
 /// What is known of the answer.
@@ -35,9 +38,20 @@ enum Reader {
 }
 
 /// `response_filter`: the head of the answer, final or informational.
-pub(super) fn on_head(response: &mut ResponseHeader, ctx: &mut Context) -> Result<()> {
-    if response.status.is_informational() {
+pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx: &mut Context) -> Result<()> {
+    if !is_final(response.status) {
         return Ok(());
+    }
+    if response.status != StatusCode::SWITCHING_PROTOCOLS {
+        drop_hop_by_hop(response);
+        let version = session.req_header().version;
+        suit_version(response, version);
+        if version < Version::HTTP_11 && !response.headers.contains_key(CONTENT_LENGTH) {
+            session.set_keepalive(None);
+        }
+    }
+    if let Some(attempt) = &ctx.attempt {
+        hide_replica(response, &attempt.reservation.replica().spec)?;
     }
     // the answer begins: the body can no longer be replayed
     ctx.body.release();
@@ -55,6 +69,11 @@ pub(super) fn on_head(response: &mut ResponseHeader, ctx: &mut Context) -> Resul
         };
     }
     Ok(())
+}
+
+/// Whether a head is the answer: not an interim one, but the switch to another protocol is.
+pub(super) fn is_final(status: StatusCode) -> bool {
+    !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS
 }
 
 impl Proxy {
@@ -82,11 +101,16 @@ impl Proxy {
                 reader.push(piece);
                 if end {
                     ctx.relay.usage = reader.usage();
-                    self.prefill_done(ctx);
                 }
+                // an answer that is not streamed begins when all of it was generated
+                self.prefill_done(ctx);
             }
             Reader::None if end && ctx.relay.good => self.prefill_done(ctx),
             Reader::None => {}
+        }
+        if end {
+            // the engine is done, however slowly the client takes the rest
+            ctx.attempt = None;
         }
     }
 

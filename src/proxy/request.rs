@@ -1,6 +1,6 @@
 //! `request_filter`: ramjet's own endpoints, then the body, then what it says.
 
-use super::body::{BodyFailure, ReadLimits, read};
+use super::body::{BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
 use super::prepare::prepare;
 use super::{Proxy, body, respond};
@@ -8,6 +8,7 @@ use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
 use pingora_error::{Error, ErrorType, Result};
 use pingora_proxy::Session;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Seconds that an idle client connection is kept; Pingora's default is for ever.
 const CLIENT_KEEPALIVE: u64 = 75;
@@ -15,9 +16,7 @@ const CLIENT_KEEPALIVE: u64 = 75;
 impl Proxy {
     /// Whether the request was answered here.
     pub(super) async fn on_request(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
-        if session.get_keepalive().is_some() {
-            session.set_keepalive(Some(CLIENT_KEEPALIVE));
-        }
+        self.keep_connection(session);
         let head = session.req_header();
         ctx.endpoint = Endpoint::of(head.method.as_str(), head.uri.path());
         if ctx.endpoint == Endpoint::Health {
@@ -26,22 +25,35 @@ impl Proxy {
         }
         if ctx.endpoint.is_inference() {
             self.read_prompt(session, ctx).await?;
+        } else if content_length(session.req_header()).is_some_and(|n| n > self.settings.max_body) {
+            return refuse(ctx, ErrorKind::BodyTooLarge);
         }
         Ok(false)
+    }
+
+    /// Whether the connection outlives the request, and what may come on it meanwhile.
+    fn keep_connection(&self, session: &mut Session) {
+        match session.get_keepalive() {
+            // a process that is going away lets its clients go between two requests, not in one
+            Some(_) if self.draining.load(Relaxed) => session.set_keepalive(None),
+            Some(_) => session.set_keepalive(Some(CLIENT_KEEPALIVE)),
+            None => {}
+        }
+        // a next request, or a stray line end, that arrives during an answer waits for its turn
+        session.downstream_session.set_pipelining_enabled(true);
     }
 
     async fn read_prompt(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         let limits = ReadLimits { bytes: self.settings.max_body, silence: self.settings.phases.client_body };
         ctx.body = match read(session, limits).await {
             Ok(body) => body,
+            Err(BodyFailure::Broken(e)) if is_malformed(&e) => return refuse(ctx, ErrorKind::BadRequest),
             Err(BodyFailure::Broken(e)) => return Err(e),
             Err(failure) => {
                 let kind = match failure {
                     BodyFailure::TooLarge => ErrorKind::BodyTooLarge,
                     _ => ErrorKind::BodyTimeout,
                 };
-                // what is left of the body is not worth reading
-                session.set_keepalive(None);
                 return refuse(ctx, kind);
             }
         };
@@ -51,7 +63,12 @@ impl Proxy {
     fn understand(&self, ctx: &mut Context) -> Result<()> {
         let Some(bytes) = ctx.body.held() else { return Ok(()) };
         let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.strip_max_tokens_over);
-        ctx.prompt = PromptFacts { chain: prepared.chain, model: prepared.model, body_bytes: bytes.len() as u64 };
+        ctx.prompt = PromptFacts {
+            chain: prepared.chain,
+            model: prepared.model,
+            body_bytes: bytes.len() as u64,
+            prompt_bytes: prepared.prompt_bytes,
+        };
         if let Some(edited) = prepared.edited {
             ctx.body = body::Body::Held(edited);
         }
@@ -60,6 +77,11 @@ impl Proxy {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether what came was no body, as opposed to a client that left.
+fn is_malformed(e: &Error) -> bool {
+    matches!(e.etype(), ErrorType::Custom(INVALID_CHUNK) | ErrorType::InvalidHTTPHeader)
 }
 
 /// Ends the request with an error of ramjet's own.

@@ -1,5 +1,6 @@
 //! What ramjet answers itself: its health, and its errors.
 
+use super::body::{INVALID_CHUNK, linger};
 use super::context::Context;
 use super::retry::has_answered;
 use crate::api::errors::ErrorKind;
@@ -56,6 +57,9 @@ pub(super) async fn failure(session: &mut Session, e: &Error, ctx: &Context) -> 
     {
         log::debug!("request {}: the error could not be sent: {unsent}", ctx.id);
     }
+    if kind == Some(ErrorKind::BodyTooLarge) {
+        linger(session).await;
+    }
     FailToProxy { error_code: status, can_reuse_downstream: false }
 }
 
@@ -65,11 +69,13 @@ fn kind_of(e: &Error, ctx: &Context) -> Option<ErrorKind> {
         return ctx.own_error;
     }
     match (e.esource(), e.etype()) {
-        (ErrorSource::Downstream, ErrorType::InvalidHTTPHeader | ErrorType::HTTPStatus(_)) => {
-            Some(ErrorKind::BadRequest)
-        }
+        (
+            ErrorSource::Downstream,
+            ErrorType::InvalidHTTPHeader | ErrorType::Custom(INVALID_CHUNK) | ErrorType::HTTPStatus(_),
+        ) => Some(ErrorKind::BadRequest),
         (ErrorSource::Downstream, _) => None,
         (ErrorSource::Upstream, ErrorType::ReadTimedout | ErrorType::WriteTimedout) => Some(ErrorKind::UpstreamTimeout),
+        (ErrorSource::Upstream, ErrorType::InvalidHTTPHeader) => Some(ErrorKind::UpstreamUnreadable),
         (ErrorSource::Upstream, _) if ctx.failure.is_some_and(|f| f.is_connect()) => Some(ErrorKind::ConnectFailed),
         (ErrorSource::Upstream, _) => Some(ErrorKind::UpstreamLost),
         _ => Some(ErrorKind::Internal),

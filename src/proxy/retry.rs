@@ -2,6 +2,7 @@
 
 use super::Proxy;
 use super::context::Context;
+use super::relay::is_final;
 use crate::policy::retry::{Failure, Progress, Verdict, verdict};
 use http::header::RETRY_AFTER;
 use pingora_error::{Error, ErrorSource, ErrorType, Result};
@@ -82,6 +83,7 @@ impl Proxy {
         let Some(route) = &ctx.route else { return Verdict::GiveUp };
         let progress = Progress {
             attempts: route.attempts,
+            renewed: route.renewed,
             candidates_left: route.position + 1 < route.decision.ranked.len(),
             answered: has_answered(session),
             replayable: ctx.body.held().is_some() || !session.as_ref().retry_buffer_truncated(),
@@ -91,9 +93,9 @@ impl Proxy {
     }
 }
 
-/// Whether any byte of a final response went to the client; `100 Continue` is none.
+/// Whether any byte of an answer went to the client; `100 Continue` is none.
 pub(super) fn has_answered(session: &Session) -> bool {
-    session.response_written().is_some_and(|r| !r.status.is_informational())
+    session.response_written().is_some_and(|r| is_final(r.status))
 }
 
 /// What failed, if it was the engine's side.
@@ -105,6 +107,8 @@ fn failure_of(e: &Error, ctx: &Context, reused: bool) -> Option<Failure> {
     Some(match e.etype() {
         ErrorType::HTTPStatus(_) => Failure::BadGateway,
         ErrorType::ReadTimedout | ErrorType::WriteTimedout => Failure::Timeout,
+        // it answered, in words that are not HTTP
+        ErrorType::InvalidHTTPHeader => Failure::Unreadable,
         _ if reused && early => Failure::StaleConnection,
         _ => Failure::Lost,
     })

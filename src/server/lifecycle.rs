@@ -2,35 +2,59 @@
 
 use crate::telemetry::metrics::Metrics;
 use async_trait::async_trait;
-use pingora_core::server::ShutdownWatch;
+use parking_lot::Mutex;
+use pingora_core::server::{ExecutionPhase, ShutdownWatch};
 use pingora_core::services::background::BackgroundService;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::broadcast;
 
 /// How often a process that is shutting down looks whether it is idle.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
+/// How long it stays idle before it ends: the tail of an answer may still be on its way, and a request may just have
+/// been accepted.
+const IDLE_BEFORE_EXIT: Duration = Duration::from_secs(1);
 
-/// Ends a process that was told to stop as soon as its last request has ended; Pingora alone would sleep out the
-/// whole drain limit.
-pub(super) struct ExitWhenIdle {
+/// Lets a process that was told to stop, or whose successor is taking over, end well: its clients are told to connect
+/// anew after their answer, and it exits soon after its last request. Pingora alone would sleep out the whole drain
+/// limit.
+pub(super) struct Drain {
     pub(super) metrics: Arc<Metrics>,
+    pub(super) draining: Arc<AtomicBool>,
+    /// Taken, and first polled, in the service: a daemon forks before that.
+    pub(super) phases: Mutex<Option<broadcast::Receiver<ExecutionPhase>>>,
 }
 
 #[async_trait]
-impl BackgroundService for ExitWhenIdle {
+impl BackgroundService for Drain {
     async fn start(&self, mut shutdown: ShutdownWatch) {
-        while !*shutdown.borrow() {
-            if shutdown.changed().await.is_err() {
-                return;
+        let Some(mut phases) = self.phases.lock().take() else { return };
+        loop {
+            tokio::select! {
+                phase = phases.recv() => if phase.is_ok_and(goes_away) { self.draining.store(true, Relaxed) },
+                _ = shutdown.changed() => break,
             }
         }
-        while self.metrics.inflight() > 0 {
+        self.draining.store(true, Relaxed);
+        let mut idle_since = None;
+        while idle_since.is_none_or(|since: Instant| since.elapsed() < IDLE_BEFORE_EXIT) {
             tokio::time::sleep(DRAIN_POLL).await;
+            idle_since = match self.metrics.inflight() {
+                0 => idle_since.or_else(|| Some(Instant::now())),
+                _ => None,
+            };
         }
         log::info!("no request is left, exiting");
         std::process::exit(0);
     }
+}
+
+/// Whether the phase is one of a process on its way out.
+fn goes_away(phase: ExecutionPhase) -> bool {
+    use ExecutionPhase::{Bootstrap, BootstrapComplete, Running, Setup};
+    !matches!(phase, Setup | Bootstrap | BootstrapComplete | Running)
 }
 
 /// Survives SIGHUP, which would end the process and every stream with it.

@@ -15,10 +15,12 @@ use crate::policy::health::Thresholds;
 use crate::policy::retry::Limits;
 use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
+use crate::proxy::keepalive;
 use crate::proxy::{Phases, PromptShape, Proxy, Settings};
 use crate::telemetry::metrics::Metrics;
 use http::HeaderValue;
 use pingora_core::apps::HttpServerOptions;
+use pingora_core::listeners::TcpSocketOptions;
 use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::server::Server;
 use pingora_core::server::configuration::Opt;
@@ -28,6 +30,7 @@ use pingora_load_balancing::{Backends, LoadBalancer};
 use pingora_proxy::ProxyServiceBuilder;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -76,7 +79,8 @@ pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, Start
     let mut server = Server::new_with_opt_and_conf(opt, config::pingora::server_conf(config, cli.daemon));
     let background = background_service("replicas", balancer);
     let router = Arc::new(Router::new(fleet.clone(), background.task()));
-    let proxy = Proxy::new(router, metrics.clone(), settings(config), random());
+    let draining = Arc::new(AtomicBool::new(false));
+    let proxy = Proxy::new(router, metrics.clone(), settings(config), draining.clone(), random());
     let api = api_service(&server, config, proxy);
     let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone()));
     admin.add_tcp(&config.listen.admin.to_string());
@@ -92,7 +96,8 @@ pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, Start
         server.add_service(admin);
     }
     server.add_service(background);
-    server.add_service(background_service("drain", lifecycle::ExitWhenIdle { metrics }));
+    let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
+    server.add_service(background_service("drain", lifecycle::Drain { metrics, draining, phases }));
     server.add_service(background_service("hangup", lifecycle::Hangup));
     server.run_forever()
 }
@@ -203,11 +208,18 @@ fn api_service(server: &Server, config: &Config, proxy: Proxy) -> Service<pingor
     }
     for address in &config.listen.api {
         match address {
-            ListenAddr::Tcp(address) => service.add_tcp(&address.to_string()),
+            ListenAddr::Tcp(address) => service.add_tcp_with_settings(&address.to_string(), socket_options(config)),
             ListenAddr::Unix(path) => service.add_uds(&path.to_string_lossy(), None),
         }
     }
     service
+}
+
+/// A client that has vanished without a word is noticed by keepalive probes.
+fn socket_options(config: &Config) -> TcpSocketOptions {
+    let mut options = TcpSocketOptions::default();
+    options.tcp_keepalive = Some(keepalive(config.timeouts.tcp_keepalive));
+    options
 }
 
 /// A number that differs from process to process, from the seed that the standard library draws for its maps.

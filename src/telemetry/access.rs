@@ -19,7 +19,9 @@ pub struct Access<'a> {
     pub body_bytes: u64,
     /// Full blocks of its prompt.
     pub blocks: usize,
-    /// The last replica tried, and how many attempts were made.
+    /// Blocks of it that the last replica tried held.
+    pub overlap: u32,
+    /// The last replica tried.
     pub replica: Option<&'a str>,
     /// Attempts made.
     pub attempts: u32,
@@ -34,7 +36,6 @@ impl Access<'_> {
     pub fn line(&self) -> String {
         let o = self.outcome;
         let mut out = String::with_capacity(384);
-        let first = self.decision.and_then(|d| d.ranked.first());
         // writing to a String cannot fail
         let _infallible = write!(
             out,
@@ -46,7 +47,7 @@ impl Access<'_> {
             self.end,
             self.body_bytes,
             self.blocks,
-            first.map_or(0, |r| r.overlap),
+            self.overlap,
             quoted(self.decision.map(|d| d.reason).map(Reason::label)),
             quoted(self.replica),
             self.attempts,
@@ -112,6 +113,7 @@ mod tests {
             outcome: &outcome,
             body_bytes: 10,
             blocks: 2,
+            overlap: 1,
             replica: Some("gpu \"a\""),
             attempts: 1,
             decision: None,

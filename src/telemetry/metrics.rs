@@ -6,7 +6,7 @@
 use super::registry::{Result, metrics};
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
-use crate::fleet::{Fleet, FleetHealth};
+use crate::fleet::Fleet;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
 use prometheus::{Encoder, IntGauge, TextEncoder};
@@ -53,7 +53,7 @@ metrics! {
         upstream_load: gauges("ramjet_upstream_load_units", "Load units reserved at the replica.", &["upstream"]);
         probe_failures: counters("ramjet_upstream_probe_failures_total",
             "Failed probes, by replica and reason.", &["upstream", "reason"]);
-        fail_open: gauge("ramjet_route_fail_open", "1 while no replica is healthy and all are tried.");
+        fail_open: gauge("ramjet_route_fail_open", "1 while some requests find no healthy replica and all are tried.");
         index_bytes: gauge("ramjet_prefix_index_bytes", "Heap bytes of the prefix index.");
         index_blocks: gauge("ramjet_prefix_index_blocks", "Blocks in the prefix index.");
     }
@@ -121,11 +121,11 @@ impl Metrics {
         self.inflight.get()
     }
 
-    /// A choice was made.
-    pub fn decided(&self, decision: &Decision, took: Duration) {
+    /// A choice was made, for a request with a prompt to compare or without.
+    pub fn decided(&self, decision: &Decision, has_prompt: bool, took: Duration) {
         self.decisions.with_label_values(&[decision.reason.label()]).inc();
         self.decision_time.observe(took.as_secs_f64());
-        if let Some(first) = decision.ranked.first() {
+        if let (true, Some(first)) = (has_prompt, decision.ranked.first()) {
             self.overlap.observe(f64::from(first.overlap));
         }
     }
@@ -170,6 +170,7 @@ impl Metrics {
     /// # Errors
     /// A metric that cannot be encoded.
     pub fn render(&self, fleet: &Fleet) -> Result<Vec<u8>> {
+        let _one_at_a_time = self.rendering.lock();
         for replica in fleet.replicas() {
             let name = &[replica.name()];
             self.upstream_up.with_label_values(name).set(replica.is_healthy().into());
@@ -180,7 +181,7 @@ impl Metrics {
                 shown.inc_by(count.saturating_sub(shown.get()));
             }
         }
-        self.fail_open.set((fleet.health() == FleetHealth::Unhealthy).into());
+        self.fail_open.set(fleet.fails_open().into());
         let (bytes, blocks) = fleet.index_size();
         self.index_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.index_blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));

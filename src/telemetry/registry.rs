@@ -17,13 +17,15 @@ macro_rules! metrics {
         $(#[$doc])*
         pub struct $name {
             registry: prometheus::Registry,
+            /// What is copied into counters at a scrape must not be copied twice.
+            rendering: parking_lot::Mutex<()>,
             $($field: $crate::telemetry::registry::metrics!(@type $kind),)+
         }
 
         impl $name {
             fn declare() -> $crate::telemetry::registry::Result<Self> {
                 let builder = $crate::telemetry::registry::Builder::default();
-                Ok($name { $($field: builder.$kind($($argument),+)?,)+ registry: builder.registry })
+                Ok($name { $($field: builder.$kind($($argument),+)?,)+ registry: builder.registry, rendering: parking_lot::Mutex::new(()) })
             }
         }
     };

@@ -1,9 +1,9 @@
 //! A failed attempt goes on to another replica before a byte was answered, and never when it must not.
 
-use crate::support::chat_body;
 use crate::support::client::{self, H1, chat_head};
 use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start, lease};
+use crate::support::{chat_body, until};
 use xxhash_rust::xxh3::xxh3_64;
 
 const TURNS: &str = "routing: { policy: round_robin }";
@@ -11,7 +11,7 @@ const TURNS: &str = "routing: { policy: round_robin }";
 /// Two engines in turns, with what the next requests at either will meet.
 async fn pair(plays: &[&str]) -> (Engine, Engine, Ramjet) {
     let (a, b) = (Engine::start().await, Engine::start().await);
-    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config: TURNS, env: &[] }).await;
+    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config: TURNS, ..Start::default() }).await;
     a.script(plays);
     b.script(plays);
     (a, b, ramjet)
@@ -19,9 +19,13 @@ async fn pair(plays: &[&str]) -> (Engine, Engine, Ramjet) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_connection_moves_on_with_the_whole_body() {
-    let engine = Engine::start().await;
-    // long probe interval: the dead replica must be met by requests, not by a probe
-    let ramjet = Ramjet::start_with(Start { upstreams: &[lease(), engine.addr], config: TURNS, env: &[] }).await;
+    let (dead, engine) = (Engine::start().await, Engine::start().await);
+    let upstreams = &[dead.addr, engine.addr];
+    // after its first probe the replica dies, and only requests can find out
+    let start = Start { upstreams, config: TURNS, probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    until("the first probes", || async { dead.probes() > 0 && engine.probes() > 0 }).await;
+    drop(dead);
     for size in [1000, 200 << 10, 16 << 20] {
         let body = chat_body(size, "");
         for _ in 0..2 {
@@ -29,6 +33,7 @@ async fn a_refused_connection_moves_on_with_the_whole_body() {
             assert_eq!(engine.seen().pop().unwrap().hash, xxh3_64(&body));
         }
     }
+    assert_eq!(ramjet.metric("ramjet_upstream_failovers_total").await, 3.0);
     ramjet.settled().await;
 }
 
@@ -66,7 +71,7 @@ async fn a_lost_connection_moves_on_unless_told_otherwise() {
 
     let (a, b) = (Engine::start().await, Engine::start().await);
     let config = "routing: { policy: round_robin }\nretry: { replay_lost: false }";
-    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, env: &[] }).await;
+    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, ..Start::default() }).await;
     assert_eq!(client::chat(ramjet.api, "drop", &body).await.unwrap().status, 502);
     assert_eq!(a.seen().len() + b.seen().len(), 1);
 }
@@ -123,6 +128,53 @@ async fn a_dead_idle_connection_is_replaced_without_the_client_noticing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_drops_every_second_request_of_a_connection_fails_none() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let body = chat_body(2000, "");
+    for n in 0..8 {
+        assert_eq!(client::chat(ramjet.api, "close-next", &body).await.unwrap().status, 200, "request {n}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_streamed_body_moves_on_before_any_of_it_was_read() {
+    let (dead, engine) = (Engine::start().await, Engine::start().await);
+    let upstreams = &[dead.addr, engine.addr];
+    let start = Start { upstreams, config: TURNS, probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    until("the first probes", || async { dead.probes() > 0 && engine.probes() > 0 }).await;
+    drop(dead);
+    for size in [60, 60_000, 300_000] {
+        let body = vec![b'e'; size];
+        for _ in 0..4 {
+            let mut h1 = H1::connect(ramjet.api).await.unwrap();
+            let head =
+                chat_head(&format!("content-length: {size}\r\n")).replace("/v1/chat/completions", "/v1/embeddings");
+            h1.send(head.as_bytes()).await;
+            h1.send(&body).await;
+            assert_eq!(h1.answer().await.unwrap().status, 200, "{size}");
+            assert_eq!(engine.seen().pop().unwrap().hash, xxh3_64(&body), "{size}");
+        }
+    }
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_not_http_is_said_to_be_and_not_asked_for_again() {
+    let (a, b, ramjet) = pair(&[]).await;
+    let body = chat_body(500, "");
+    // once on a fresh connection, once on a kept one
+    for _ in 0..4 {
+        client::chat(ramjet.api, "", &body).await.unwrap();
+        let before = a.seen().len() + b.seen().len();
+        let answer = client::chat(ramjet.api, "raw=HELLO\\r\\n\\r\\n", &body).await.unwrap();
+        assert_eq!((answer.status, answer.header("x-ramjet-error")), (502, Some("upstream_unreadable")));
+        assert_eq!(a.seen().len() + b.seen().len(), before + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_with_side_effects_is_sent_once() {
     let (a, b, ramjet) = pair(&[]).await;
     let mut h1 = H1::connect(ramjet.api).await.unwrap();
@@ -130,6 +182,17 @@ async fn a_request_with_side_effects_is_sent_once() {
     h1.send(head.as_bytes()).await;
     h1.send(b"data").await;
     assert_eq!(h1.answer().await.unwrap().status, 502);
+    assert_eq!(a.seen().len() + b.seen().len(), 1);
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_stays_silent_too_long_is_a_504_and_asked_once() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let config = "timeouts: { first_byte: 200ms, idle_read: 200ms }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, ..Start::default() }).await;
+    let answer = client::chat(ramjet.api, "prefill", &chat_body(500, "")).await.unwrap();
+    assert_eq!((answer.status, answer.header("x-ramjet-error")), (504, Some("upstream_timeout")));
     assert_eq!(a.seen().len() + b.seen().len(), 1);
     ramjet.settled().await;
 }

@@ -40,8 +40,8 @@ async fn when_probes_have_fenced_everything_requests_are_tried_anyway() {
     let engine = Engine::start().await;
     // the probe asks for something that the engine answers with an error
     let config = "retry: { attempts: 1 }";
-    let start = Start { upstreams: &[engine.addr], config, env: &[] };
-    let ramjet = Ramjet::start_probing(start, "/not-there?status").await;
+    let start = Start { upstreams: &[engine.addr], config, probe_path: "/not-there", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
     until("fenced", || async { status(&ramjet).await == (503, "unhealthy".into()) }).await;
     let answer = client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap();
     assert_eq!(answer.status, 200);
@@ -69,7 +69,7 @@ async fn a_replica_that_comes_back_gets_traffic_again() {
 async fn a_name_without_an_address_is_an_unhealthy_replica_not_a_crash() {
     let engine = Engine::start().await;
     let env = [("RJ_UPSTREAM", &*format!("http://{},http://no-such-host.invalid:8000", engine.addr))];
-    let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], config: "", env: &env }).await;
+    let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], env: &env, ..Start::default() }).await;
     let json = get(ramjet.api, "/health").await.unwrap().json();
     assert_eq!(json["status"], "degraded");
     assert_eq!(json["replicas"][1]["fence"], "unresolved");
@@ -86,4 +86,21 @@ async fn the_admin_listener_says_live_and_ready() {
     drop(engine);
     until("not ready", || async { get(ramjet.admin, "/readyz").await.unwrap().status == 503 }).await;
     assert_eq!(get(ramjet.admin, "/livez").await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_restarted_is_not_believed_to_hold_what_it_held() {
+    let first = Engine::start().await;
+    let (addr, other) = (first.addr, Engine::start().await);
+    let ramjet = Ramjet::start(&[addr, other.addr]).await;
+    let body = chat_body(200 << 10, "");
+    assert_eq!(client::chat(ramjet.api, "", &body).await.unwrap().header("x-ramjet-upstream"), Some("0"));
+    drop(first);
+    until("degraded", || async { status(&ramjet).await.1 == "degraded" }).await;
+    let _restarted = Engine::start_at(addr).await;
+    until("ok", || async { status(&ramjet).await.1 == "ok" }).await;
+    client::chat(ramjet.api, "", &body).await.unwrap();
+    let reasons = ramjet.series("ramjet_route_decisions_total").await;
+    let cold = reasons.iter().find(|(l, _)| l.contains("cold")).unwrap().1;
+    assert_eq!(cold, 2.0, "{reasons:?}");
 }

@@ -2,7 +2,7 @@
 
 use crate::support::client::{H1, chat_head, h2_connect, h2_request, h2_send_body};
 use crate::support::engine::Engine;
-use crate::support::ramjet::Ramjet;
+use crate::support::ramjet::{Ramjet, Start};
 use crate::support::{chat_body, until};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
@@ -110,22 +110,33 @@ async fn while_a_connection_is_being_made_no_further_replica_is_tried() {
         queue.push(waiting);
     }
     let engine = Engine::start().await;
-    let config = "timeouts: { connect: 1s }\nrouting: { policy: round_robin }";
-    let start = crate::support::ramjet::Start { upstreams: &[addr, engine.addr], config, env: &[] };
+    let config = "timeouts: { connect: 500ms }\nrouting: { policy: round_robin }";
+    let start = Start { upstreams: &[addr, engine.addr], config, ..Start::default() };
     let ramjet = Ramjet::start_with(start).await;
-    let mut left = 0;
-    until("a request went to the blocked replica", || {
-        left += 1;
-        async {
-            let mut h1 = H1::connect(ramjet.api).await.unwrap();
-            h1.send(chat_head("content-length: 2\r\n").as_bytes()).await;
-            h1.send(b"{}").await;
-            let reserved = async { ramjet.metric("ramjet_requests_inflight").await == 1.0 };
-            let waits = reserved.await;
-            drop(h1);
-            waits && ramjet.metric("ramjet_upstream_errors_total").await > 0.0
-        }
-    })
-    .await;
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    let body = chat_body(20_000, "");
+    h1.send(chat_head(&format!("content-length: {}\r\n", body.len())).as_bytes()).await;
+    h1.send(&body).await;
+    until("it is on its way", || async { ramjet.metric("ramjet_upstream_inflight").await == 1.0 }).await;
+    drop(h1);
     ramjet.settled().await;
+    assert!(engine.seen().is_empty(), "the client has left: nobody else is asked");
+    let tried = ramjet.series("ramjet_upstream_errors_total").await;
+    assert!(tried.iter().any(|(l, n)| l.contains("\"connect_timeout\"") && *n == 1.0), "{tried:?}");
+    assert_eq!(ramjet.metric("ramjet_client_disconnects_total").await, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_weighs_the_prompt_until_the_first_token_then_one() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let body = chat_body(300 << 10, "");
+    for (play, weight) in [("prefill", 8.0), ("decode", 1.0)] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        h1.send(chat_head(&format!("x-play: {play}\r\ncontent-length: {}\r\n", body.len())).as_bytes()).await;
+        h1.send(&body).await;
+        until(play, || async { ramjet.metric("ramjet_upstream_load_units").await == weight }).await;
+        drop(h1);
+        ramjet.settled().await;
+    }
 }

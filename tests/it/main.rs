@@ -7,6 +7,7 @@ mod chaos;
 mod failover;
 mod health;
 mod leaving;
+mod oddities;
 mod relaying;
 mod routing;
 mod starting;

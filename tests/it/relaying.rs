@@ -3,7 +3,7 @@
 use crate::support::chat_body;
 use crate::support::client::{self, H1, chat_head};
 use crate::support::engine::{Engine, TOKEN};
-use crate::support::ramjet::Ramjet;
+use crate::support::ramjet::{Ramjet, Start};
 
 const ODD: &str = concat!(
     ": hello\\n\\n|data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\\r\\n\\r\\n|",
@@ -92,7 +92,7 @@ async fn a_replicas_prefix_and_key_are_used() {
     let engine = Engine::start().await;
     let url = format!("http://{}/team/v1", engine.addr);
     let env = [("RJ_UPSTREAM", url.as_str()), ("RJ_UPSTREAM_TOKEN", "engine-key")];
-    let start = crate::support::ramjet::Start { upstreams: &[engine.addr], config: "", env: &env };
+    let start = Start { upstreams: &[engine.addr], env: &env, ..Start::default() };
     let ramjet = Ramjet::start_with(start).await;
     assert_eq!(client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap().status, 200);
     let seen = engine.seen().pop().unwrap();

@@ -60,7 +60,7 @@ async fn a_model_goes_to_the_replicas_that_serve_it_and_an_unknown_one_is_a_clea
         format!("{{ url: \"http://{}\", models: [m] }}", a.addr),
         format!("{{ url: \"http://{}\", models: [n] }}", b.addr),
     ];
-    let ramjet = Ramjet::start_fleet(&fleet).await;
+    let ramjet = Ramjet::start_with(Start { replicas: &fleet, ..Start::default() }).await;
     for _ in 0..4 {
         assert_eq!(ordinal(&ramjet, br#"{"model":"m","messages":[]}"#).await, "0");
         assert_eq!(ordinal(&ramjet, br#"{"model":"n","messages":[]}"#).await, "1");
@@ -75,9 +75,28 @@ async fn a_model_goes_to_the_replicas_that_serve_it_and_an_unknown_one_is_a_clea
 async fn the_load_policy_does_not_follow_the_prefix() {
     let (a, b) = (Engine::start().await, Engine::start().await);
     let config = "routing: { policy: load }";
-    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, env: &[] }).await;
+    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, ..Start::default() }).await;
     for turns in 0..6 {
         ordinal(&ramjet, &turn(0, turns)).await;
     }
     assert_eq!((a.seen().len(), b.seen().len()), (3, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_prompts_that_arrive_together_meet_on_one_replica() {
+    let engines = [Engine::start().await, Engine::start().await, Engine::start().await];
+    let ramjet = Ramjet::start(&engines.each_ref().map(|e| e.addr)).await;
+    let body = std::sync::Arc::new(turn(7, 30));
+    let api = ramjet.api;
+    let together: Vec<_> = (0..3)
+        .map(|_| {
+            let body = body.clone();
+            tokio::spawn(async move { client::chat(api, "", &body).await.unwrap() })
+        })
+        .collect();
+    let mut homes = std::collections::HashSet::new();
+    for one in together {
+        homes.insert(one.await.unwrap().header("x-ramjet-upstream").unwrap().to_owned());
+    }
+    assert_eq!(homes.len(), 1, "{homes:?}");
 }

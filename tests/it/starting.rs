@@ -56,8 +56,9 @@ async fn it_serves_on_a_unix_socket_too() {
     let shown = path.to_str().unwrap();
     let second = lease();
     let listen = format!("{second},unix:{shown}");
-    let start = Start { upstreams: &[engine.addr], config: "", env: &[("RJ_API_ADDR", &listen)] };
-    let ramjet = Ramjet::start_at(start, second).await;
+    let start =
+        Start { upstreams: &[engine.addr], env: &[("RJ_API_ADDR", &listen)], api: Some(second), ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
     let stream = tokio::net::UnixStream::connect(&path).await.unwrap();
     let (mut read, mut write) = stream.into_split();
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

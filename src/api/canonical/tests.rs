@@ -52,16 +52,24 @@ fn a_longer_conversation_shares_all_of_the_shorter_one() {
 #[test]
 fn what_the_engine_reads_first_or_apart_changes_everything_after_it() {
     let a = prints(&base());
-    for (key, other) in [
-        ("model", json!("n")),
-        ("cache_salt", json!("tenant")),
-        ("tools", json!([{"type": "function"}])),
-        ("chat_template_kwargs", json!({"enable_thinking": false})),
-        ("lora_path", json!("adapter")),
-    ] {
+    for (key, other) in
+        [("tools", json!([{"type": "function"}])), ("chat_template_kwargs", json!({"enable_thinking": false}))]
+    {
         let mut body = base();
         body[key] = other;
         assert!(shared(&a, &prints(&body)) < 40, "{key}");
+    }
+}
+
+#[test]
+fn another_model_adapter_or_salt_shares_nothing() {
+    let mut body = base();
+    body["messages"][0]["content"] = json!("You are terse. ".repeat(1000));
+    let a = prints(&body);
+    for (key, other) in [("model", "n"), ("cache_salt", "tenant"), ("lora_path", "adapter"), ("lora", "x")] {
+        let mut apart = body.clone();
+        apart[key] = json!(other);
+        assert!(shared(&a, &prints(&apart)) <= 2, "{key}");
     }
 }
 
@@ -104,8 +112,36 @@ fn broken_messages_are_malformed_not_a_panic() {
     for body in [r#"{"messages":"x"}"#, r#"{"messages":[1]}"#, r#"{"messages":{"a":1}}"#] {
         assert!(chat(&read(body.as_bytes()).unwrap(), Chain::new(1, 64, 1024)).is_err(), "{body}");
     }
-    let deep = format!(r#"{{"messages":[],"tools":{}{}}}"#, "[".repeat(5000), "]".repeat(5000));
-    assert!(chat(&read(deep.as_bytes()).unwrap(), Chain::new(1, 64, 1 << 20)).is_ok());
+}
+
+#[test]
+fn deep_nesting_costs_neither_the_stack_nor_the_request() {
+    let deep = "[".repeat(200_000) + &"]".repeat(200_000);
+    let objects = "{\"a\":".repeat(200_000) + "1" + &"}".repeat(200_000);
+    for nest in [deep, objects] {
+        for body in [
+            format!(r#"{{"messages":[],"tools":{nest}}}"#),
+            format!(r#"{{"messages":[{{"role":"user","content":{nest}}}]}}"#),
+            format!(r#"{{"messages":[{{"role":"user","content":[{nest}]}}]}}"#),
+            format!(r#"{{"messages":[{{"role":"user","content":[{{"image_url":{nest}}}]}}]}}"#),
+            format!(r#"{{"messages":[],"prompt":{nest}}}"#),
+        ] {
+            let request = read(body.as_bytes()).unwrap();
+            assert!(chat(&request, Chain::new(1, 64, 1 << 20)).is_ok());
+            assert!(completion(&request, Chain::new(1, 64, 1 << 20)).is_ok());
+        }
+    }
+}
+
+#[test]
+fn nulls_and_spacing_in_parts_do_not_show() {
+    let content = |text: &str| prints_of(&format!(r#"{{"messages":[{{"role":"user","content":{text}}}]}}"#), chat);
+    let plain = content(r#""hi""#);
+    assert_eq!(plain, content(r#"[{"type":"text","text":"hi","image_url":null,"refusal":null}]"#));
+    let picture = content(r#"[{"type":"image_url","image_url":{"url":"data:x","detail":"low"}}]"#);
+    assert_eq!(picture, content(r#"[{"image_url":{ "detail" : "low", "url" : "data:x" },"type":"image_url"}]"#));
+    assert_ne!(picture, content(r#"[{"type":"image_url","image_url":{"url":"data:y","detail":"low"}}]"#));
+    assert_ne!(picture, content(r#"[{"type":"image_url","image_url":{"url":"data:x"}}]"#));
 }
 
 proptest! {

@@ -73,6 +73,32 @@ fn the_trunk_outlives_its_twigs() {
 }
 
 #[test]
+fn a_longer_turn_does_not_push_out_its_own_beginning() {
+    let mut index = PrefixIndex::new(1 << 20);
+    index.max_blocks = 40;
+    let session: Vec<u8> = (0..30).collect();
+    index.hold(&chain(&session[..12]), A);
+    index.hold(&chain(&session[..12]), B);
+    for other in 100..112 {
+        index.hold(&chain(&[other, 1]), A);
+    }
+    assert_eq!(index.hold(&chain(&session), A), 12);
+    let seen = overlaps(&index, &chain(&session));
+    assert_eq!((seen[0], seen[1]), (30, 12));
+    index.withdraw(&chain(&session), 12, A);
+    assert_eq!(overlaps(&index, &chain(&session))[0], 12);
+}
+
+#[test]
+fn a_chain_larger_than_the_index_is_held_as_far_as_it_fits() {
+    let mut index = PrefixIndex::new(1 << 20);
+    index.max_blocks = 10;
+    let path: Vec<u8> = (0..30).collect();
+    index.hold(&chain(&path), A);
+    assert_eq!((index.blocks(), overlaps(&index, &chain(&path))[0]), (10, 10));
+}
+
+#[test]
 fn a_node_is_small() {
     let index = PrefixIndex::new(64 << 20);
     assert!((64 << 20) / index.max_blocks <= 64, "{} bytes a block", (64 << 20) / index.max_blocks);
@@ -80,10 +106,15 @@ fn a_node_is_small() {
 
 proptest! {
     #[test]
-    fn never_exceeds_its_bytes(budget in 16_384usize..100_000, prompts in prop::collection::vec((any::<u64>(), 1usize..200, 0u16..80), 1..120)) {
+    fn never_exceeds_its_bytes(
+        budget in 65_536usize..400_000,
+        prompts in prop::collection::vec((0u64..12, 1usize..400, 0u16..300), 1..400),
+    ) {
+        // a few conversations, held again and again to various depths by various replicas: many different sets
         let mut index = PrefixIndex::new(budget);
         for (seed, blocks, replica) in prompts {
-            let prints: Vec<u64> = (0..blocks as u64).map(|n| seed.wrapping_mul(31).wrapping_add(n).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+            let print = |n: u64| (seed * 1000 + n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let prints: Vec<u64> = (0..blocks as u64).map(print).collect();
             index.hold(&prints, ReplicaId(replica));
             prop_assert!(index.bytes() <= budget, "{} > {budget}", index.bytes());
         }

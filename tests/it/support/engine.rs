@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,6 +29,7 @@ pub(crate) struct Engine {
 #[derive(Default)]
 struct Shared {
     seen: Mutex<Vec<Seen>>,
+    probes: AtomicU64,
     /// Plays for the next requests, before what their headers say.
     script: Mutex<VecDeque<String>>,
 }
@@ -58,6 +60,11 @@ impl Engine {
     /// The requests seen so far, probes not counted.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
+    }
+
+    /// Readiness probes answered.
+    pub(crate) fn probes(&self) -> u64 {
+        self.shared.probes.load(Relaxed)
     }
 
     /// Plays for the requests to come, whatever their headers say.
@@ -91,6 +98,7 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
             return;
         }
         if head.starts_with("GET ") && head.contains("/v1/models ") {
+            shared.probes.fetch_add(1, Relaxed);
             if answer(&mut stream, 200, "", b"{\"object\":\"list\",\"data\":[]}").await.is_err() {
                 return;
             }
@@ -123,6 +131,20 @@ async fn perform(stream: &mut TcpStream, play: &str) -> bool {
         "drop" => return false,
         // answers, then closes the kept connection before the next request is answered
         "close-next" => return answer(stream, 200, "", b"{\"ok\":true}").await.is_ok() && wait_readable(stream).await,
+        // bytes as given, then the connection stays open
+        "raw" => stream.write_all(unescaped(argument).as_bytes()).await,
+        // bytes as given, then a reset
+        "raw-reset" => {
+            let _unsent = stream.write_all(unescaped(argument).as_bytes()).await;
+            wait_for_reader(stream).await;
+            return false;
+        }
+        // a redirect to this engine itself
+        "redirect" => {
+            let own = stream.local_addr().unwrap();
+            let head = format!("HTTP/1.1 307 X\r\nlocation: http://{own}{argument}\r\ncontent-length: 0\r\n\r\n");
+            stream.write_all(head.as_bytes()).await
+        }
         "sse" => stream_text(stream, argument).await,
         "prefill" => {
             wait_closed(stream).await;
@@ -161,11 +183,22 @@ async fn answer(stream: &mut TcpStream, status: u16, headers: &str, body: &[u8])
 /// Streams a text with `\n` for line feeds and `|` where a chunk ends.
 async fn stream_text(stream: &mut TcpStream, text: &str) -> std::io::Result<()> {
     stream.write_all(SSE_HEAD.as_bytes()).await?;
-    for piece in text.replace("\\n", "\n").replace("\\r", "\r").split('|').filter(|p| !p.is_empty()) {
+    for piece in unescaped(text).split('|').filter(|p| !p.is_empty()) {
         stream.write_all(&chunk(piece)).await?;
         tokio::task::yield_now().await;
     }
     stream.write_all(b"0\r\n\r\n").await
+}
+
+/// A play's text with its line ends.
+fn unescaped(text: &str) -> String {
+    text.replace("\\n", "\n").replace("\\r", "\r")
+}
+
+/// Time for the peer to read what was written before the connection goes.
+async fn wait_for_reader(stream: &mut TcpStream) {
+    let mut byte = [0];
+    let _left = tokio::time::timeout(Duration::from_millis(100), stream.read(&mut byte)).await;
 }
 
 /// A token every five milliseconds until the peer closes.
@@ -205,15 +238,40 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<(S
     };
     let head = String::from_utf8(buffer[..end].to_vec()).unwrap();
     let lower = head.to_ascii_lowercase();
-    assert!(!lower.contains("transfer-encoding"), "engines get a length: {head}");
-    let length =
-        lower.split("content-length:").nth(1).map_or(0, |rest| rest.lines().next().unwrap().trim().parse().unwrap());
-    while buffer.len() < end + length {
+    buffer.drain(..end);
+    if lower.lines().any(|line| line == "transfer-encoding: chunked") {
+        return Some((head, read_chunked(stream, buffer).await?));
+    }
+    let length = lower.lines().find_map(|line| line.strip_prefix("content-length:"));
+    let length = length.map_or(0, |value| value.trim().parse().unwrap());
+    fill(stream, buffer, length).await?;
+    Some((head, buffer.drain(..length).collect()))
+}
+
+async fn fill(stream: &mut TcpStream, buffer: &mut Vec<u8>, length: usize) -> Option<()> {
+    while buffer.len() < length {
         if stream.read_buf(buffer).await.ok()? == 0 {
             return None;
         }
     }
-    let body = buffer[end..end + length].to_vec();
-    buffer.drain(..end + length);
-    Some((head, body))
+    Some(())
+}
+
+async fn read_chunked(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let end = loop {
+            if let Some(at) = memchr::memmem::find(buffer, b"\r\n") {
+                break at;
+            }
+            fill(stream, buffer, buffer.len() + 1).await?;
+        };
+        let size = usize::from_str_radix(std::str::from_utf8(&buffer[..end]).unwrap(), 16).unwrap();
+        fill(stream, buffer, end + 2 + size + 2).await?;
+        body.extend_from_slice(&buffer[end + 2..end + 2 + size]);
+        buffer.drain(..end + 2 + size + 2);
+        if size == 0 {
+            return Some(body);
+        }
+    }
 }

@@ -12,10 +12,33 @@ pub(crate) struct Ramjet {
 }
 
 /// How to start one.
+#[derive(Clone, Copy)]
 pub(crate) struct Start<'a> {
+    /// Engines, one replica each; left out when `replicas` says more.
     pub(crate) upstreams: &'a [SocketAddr],
+    /// Replicas as the file writes them.
+    pub(crate) replicas: &'a [String],
+    /// YAML without `fleet`, `listen` and `health`.
     pub(crate) config: &'a str,
     pub(crate) env: &'a [(&'a str, &'a str)],
+    /// Where clients connect, if the environment must know it.
+    pub(crate) api: Option<SocketAddr>,
+    pub(crate) probe_path: &'a str,
+    pub(crate) probe_every: &'a str,
+}
+
+impl Default for Start<'_> {
+    fn default() -> Self {
+        Start {
+            upstreams: &[],
+            replicas: &[],
+            config: "",
+            env: &[],
+            api: None,
+            probe_path: "/v1/models",
+            probe_every: "100ms",
+        }
+    }
 }
 
 /// A port that nobody else has at the moment.
@@ -37,48 +60,16 @@ pub(crate) fn command() -> Command {
 impl Ramjet {
     /// Starts ramjet in front of `upstreams` with defaults and fast probes.
     pub(crate) async fn start(upstreams: &[SocketAddr]) -> Ramjet {
-        Self::start_with(Start { upstreams, config: "", env: &[] }).await
+        Self::start_with(Start { upstreams, ..Start::default() }).await
     }
 
-    /// Starts ramjet with more settings; `config` is YAML without `fleet`, `listen` and `health`.
+    /// Starts ramjet and waits until it answers.
     pub(crate) async fn start_with(start: Start<'_>) -> Ramjet {
-        Self::start_probing(start, "/v1/models").await
-    }
-
-    /// Starts ramjet with another readiness path.
-    pub(crate) async fn start_probing(start: Start<'_>, path: &str) -> Ramjet {
-        let replicas: Vec<_> = start.upstreams.iter().map(|u| format!("{{ url: \"http://{u}\" }}")).collect();
-        Self::spawn(&replicas, start.config, start.env, path, None).await
-    }
-
-    /// Starts ramjet on an address that its environment names.
-    pub(crate) async fn start_at(start: Start<'_>, api: SocketAddr) -> Ramjet {
-        let replicas: Vec<_> = start.upstreams.iter().map(|u| format!("{{ url: \"http://{u}\" }}")).collect();
-        Self::spawn(&replicas, start.config, start.env, "/v1/models", Some(api)).await
-    }
-
-    /// Starts ramjet with replicas as the file writes them.
-    pub(crate) async fn start_fleet(replicas: &[String]) -> Ramjet {
-        Self::spawn(replicas, "", &[], "/v1/models", None).await
-    }
-
-    async fn spawn(
-        replicas: &[String],
-        config: &str,
-        env: &[(&str, &str)],
-        probe: &str,
-        api: Option<SocketAddr>,
-    ) -> Ramjet {
-        let (api, admin) = (api.unwrap_or_else(lease), lease());
+        let (api, admin) = (start.api.unwrap_or_else(lease), lease());
         let file = tempdir().join(format!("{}.yaml", admin.port()));
-        let replicas: String = replicas.iter().map(|r| format!("    - {r}\n")).collect();
-        let text = format!(
-            "fleet:\n  replicas:\n{replicas}listen:\n  api: [\"{api}\"]\n  admin: \"{admin}\"\nhealth:\n  \
-             readiness: {{ interval: 100ms, timeout: 2s, path: \"{probe}\" }}\n{config}\n"
-        );
-        std::fs::write(&file, text).unwrap();
+        std::fs::write(&file, configuration(&start, api, admin)).unwrap();
         let mut command = command();
-        command.arg("-c").arg(&file).envs(env.iter().copied()).stdin(Stdio::null());
+        command.arg("-c").arg(&file).envs(start.env.iter().copied()).stdin(Stdio::null());
         if std::env::var_os("RAMJET_TEST_LOG").is_none() {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
@@ -131,6 +122,16 @@ impl Drop for Ramjet {
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
     }
+}
+
+fn configuration(start: &Start<'_>, api: SocketAddr, admin: SocketAddr) -> String {
+    let plain = start.upstreams.iter().map(|u| format!("{{ url: \"http://{u}\" }}"));
+    let replicas: String = plain.chain(start.replicas.iter().cloned()).map(|r| format!("    - {r}\n")).collect();
+    format!(
+        "fleet:\n  replicas:\n{replicas}listen:\n  api: [\"{api}\"]\n  admin: \"{admin}\"\nhealth:\n  \
+         readiness: {{ interval: {}, timeout: 2s, path: \"{}\" }}\n{}\n",
+        start.probe_every, start.probe_path, start.config
+    )
 }
 
 fn tempdir() -> std::path::PathBuf {
