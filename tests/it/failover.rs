@@ -25,7 +25,7 @@ async fn a_refused_connection_moves_on_with_the_whole_body() {
     let start = Start { upstreams, config: TURNS, probe_every: "1h", ..Start::default() };
     let ramjet = Ramjet::start_with(start).await;
     until("the first probes", || async { dead.probes() > 0 && engine.probes() > 0 }).await;
-    drop(dead);
+    dead.stop().await;
     for size in [1000, 200 << 10, 16 << 20] {
         let body = chat_body(size, "");
         for _ in 0..2 {
@@ -144,7 +144,7 @@ async fn a_streamed_body_moves_on_before_any_of_it_was_read() {
     let start = Start { upstreams, config: TURNS, probe_every: "1h", ..Start::default() };
     let ramjet = Ramjet::start_with(start).await;
     until("the first probes", || async { dead.probes() > 0 && engine.probes() > 0 }).await;
-    drop(dead);
+    dead.stop().await;
     for size in [60, 60_000, 300_000] {
         let body = vec![b'e'; size];
         for _ in 0..4 {

@@ -62,6 +62,13 @@ impl Engine {
         self.shared.seen.lock().unwrap().clone()
     }
 
+    /// Stops, and waits until connections are refused.
+    pub(crate) async fn stop(self) {
+        let addr = self.addr;
+        drop(self);
+        super::until("the engine is gone", || async { TcpStream::connect(addr).await.is_err() }).await;
+    }
+
     /// Readiness probes answered.
     pub(crate) fn probes(&self) -> u64 {
         self.shared.probes.load(Relaxed)

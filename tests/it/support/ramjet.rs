@@ -74,7 +74,9 @@ impl Ramjet {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
         let mut ramjet = Ramjet { child: command.spawn().unwrap(), api, admin };
-        super::until("ramjet answers", || async { client::get(api, "/health").await.is_ok() }).await;
+        let answers =
+            || async { client::get(api, "/health").await.is_ok() && client::get(admin, "/livez").await.is_ok() };
+        super::until("ramjet answers on both listeners", answers).await;
         assert!(ramjet.ended().is_none(), "ramjet ended at its start");
         std::fs::remove_file(file).unwrap();
         ramjet
