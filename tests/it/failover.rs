@@ -17,15 +17,20 @@ async fn pair(plays: &[&str]) -> (Engine, Engine, Ramjet) {
     (a, b, ramjet)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refused_connection_moves_on_with_the_whole_body() {
+/// An engine that takes turns with one that died after its first probe, which only requests can find out.
+async fn beside_a_dead_one() -> (Engine, Ramjet) {
     let (dead, engine) = (Engine::start().await, Engine::start().await);
     let upstreams = &[dead.addr, engine.addr];
-    // after its first probe the replica dies, and only requests can find out
-    let start = Start { upstreams, config: TURNS, probe_every: "1h", ..Start::default() };
-    let ramjet = Ramjet::start_with(start).await;
+    let ramjet =
+        Ramjet::start_with(Start { upstreams, config: TURNS, probe_every: "1h", ..Start::default() }).await;
     until("the first probes", || async { dead.probes() > 0 && engine.probes() > 0 }).await;
     dead.stop().await;
+    (engine, ramjet)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_connection_moves_on_with_the_whole_body() {
+    let (engine, ramjet) = beside_a_dead_one().await;
     for size in [1000, 200 << 10, 16 << 20] {
         let body = chat_body(size, "");
         for _ in 0..2 {
@@ -139,12 +144,7 @@ async fn an_engine_that_drops_every_second_request_of_a_connection_fails_none() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_streamed_body_moves_on_before_any_of_it_was_read() {
-    let (dead, engine) = (Engine::start().await, Engine::start().await);
-    let upstreams = &[dead.addr, engine.addr];
-    let start = Start { upstreams, config: TURNS, probe_every: "1h", ..Start::default() };
-    let ramjet = Ramjet::start_with(start).await;
-    until("the first probes", || async { dead.probes() > 0 && engine.probes() > 0 }).await;
-    dead.stop().await;
+    let (engine, ramjet) = beside_a_dead_one().await;
     for size in [60, 60_000, 300_000] {
         let body = vec![b'e'; size];
         for _ in 0..4 {

@@ -1,6 +1,6 @@
 //! A client that leaves frees its engine at once, in every phase, and takes its reservation along.
 
-use crate::support::client::{H1, chat_head, h2_connect, h2_request, h2_send_body};
+use crate::support::client::{self, H1, chat_head, h2_connect, h2_request, h2_send_body};
 use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start};
 use crate::support::{chat_body, until};
@@ -27,9 +27,7 @@ async fn leave(ramjet: &Ramjet, engine: &Engine, wire: Wire, play: &str) -> Dura
     let before = engine.seen().len();
     let left = match wire {
         Wire::H1 => {
-            let mut h1 = H1::connect(ramjet.api).await.unwrap();
-            h1.send(chat_head(&format!("x-play: {play}\r\ncontent-length: {}\r\n", body.len())).as_bytes()).await;
-            h1.send(&body).await;
+            let mut h1 = client::begin_chat(ramjet.api, play, &body).await.unwrap();
             at_work(engine, before).await;
             if play == "decode" {
                 h1.head().await.unwrap();
@@ -113,10 +111,7 @@ async fn while_a_connection_is_being_made_no_further_replica_is_tried() {
     let config = "timeouts: { connect: 500ms }\nrouting: { policy: round_robin }";
     let start = Start { upstreams: &[addr, engine.addr], config, ..Start::default() };
     let ramjet = Ramjet::start_with(start).await;
-    let mut h1 = H1::connect(ramjet.api).await.unwrap();
-    let body = chat_body(20_000, "");
-    h1.send(chat_head(&format!("content-length: {}\r\n", body.len())).as_bytes()).await;
-    h1.send(&body).await;
+    let h1 = client::begin_chat(ramjet.api, "", &chat_body(20_000, "")).await.unwrap();
     until("it is on its way", || async { ramjet.metric("ramjet_upstream_inflight").await == 1.0 }).await;
     drop(h1);
     ramjet.settled().await;
@@ -132,9 +127,7 @@ async fn a_reservation_weighs_the_prompt_until_the_first_token_then_one() {
     let ramjet = Ramjet::start(&[engine.addr]).await;
     let body = chat_body(300 << 10, "");
     for (play, weight) in [("prefill", 8.0), ("decode", 1.0)] {
-        let mut h1 = H1::connect(ramjet.api).await.unwrap();
-        h1.send(chat_head(&format!("x-play: {play}\r\ncontent-length: {}\r\n", body.len())).as_bytes()).await;
-        h1.send(&body).await;
+        let h1 = client::begin_chat(ramjet.api, play, &body).await.unwrap();
         until(play, || async { ramjet.metric("ramjet_upstream_load_units").await == weight }).await;
         drop(h1);
         ramjet.settled().await;

@@ -77,9 +77,7 @@ async fn a_stray_line_end_after_a_body_does_not_end_the_answer() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;
     let body = chat_body(500, "");
-    let mut h1 = H1::connect(ramjet.api).await.unwrap();
-    h1.send(chat_head(&format!("x-play: decode\r\ncontent-length: {}\r\n", body.len())).as_bytes()).await;
-    h1.send(&body).await;
+    let mut h1 = client::begin_chat(ramjet.api, "decode", &body).await.unwrap();
     until("the engine has it", || async { !engine.seen().is_empty() }).await;
     h1.send(b"\r\n").await;
     h1.head().await.unwrap();

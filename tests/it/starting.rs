@@ -1,6 +1,6 @@
 //! Starting: a wrong configuration says everything that is wrong and binds nothing; a good one serves and stops well.
 
-use crate::support::client::{self, H1, chat_head};
+use crate::support::client;
 use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start, command, lease};
 use crate::support::{chat_body, until};
@@ -74,10 +74,8 @@ async fn it_serves_on_a_unix_socket_too() {
 async fn on_sigterm_a_running_stream_finishes_and_the_exit_code_is_0() {
     let engine = Engine::start().await;
     let mut ramjet = Ramjet::start(&[engine.addr]).await;
-    let mut h1 = H1::connect(ramjet.api).await.unwrap();
     let body = chat_body(500, "");
-    h1.send(chat_head(&format!("x-play: decode\r\ncontent-length: {}\r\n", body.len())).as_bytes()).await;
-    h1.send(&body).await;
+    let mut h1 = client::begin_chat(ramjet.api, "decode", &body).await.unwrap();
     h1.head().await.unwrap();
     ramjet.signal("TERM");
     let api = ramjet.api;
@@ -97,10 +95,8 @@ async fn on_sigterm_a_running_stream_finishes_and_the_exit_code_is_0() {
 async fn a_hangup_does_not_end_a_single_stream() {
     let engine = Engine::start().await;
     let mut ramjet = Ramjet::start(&[engine.addr]).await;
-    let mut h1 = H1::connect(ramjet.api).await.unwrap();
     let body = chat_body(500, "");
-    h1.send(chat_head(&format!("x-play: decode\r\ncontent-length: {}\r\n", body.len())).as_bytes()).await;
-    h1.send(&body).await;
+    let mut h1 = client::begin_chat(ramjet.api, "decode", &body).await.unwrap();
     h1.head().await.unwrap();
     for _ in 0..20 {
         ramjet.signal("HUP");

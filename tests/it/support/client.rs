@@ -129,11 +129,15 @@ pub(crate) async fn get(addr: SocketAddr, path: &str) -> std::io::Result<Answer>
 
 /// One chat request on a connection of its own, with the part that the engine should play.
 pub(crate) async fn chat(addr: SocketAddr, play: &str, body: &[u8]) -> std::io::Result<Answer> {
+    begin_chat(addr, play, body).await?.answer().await
+}
+
+/// The same, its answer not read yet.
+pub(crate) async fn begin_chat(addr: SocketAddr, play: &str, body: &[u8]) -> std::io::Result<H1> {
     let mut h1 = H1::connect(addr).await?;
     let head = chat_head(&format!("x-play: {play}\r\ncontent-length: {}\r\n", body.len()));
-    h1.send(head.as_bytes()).await;
-    h1.send(body).await;
-    h1.answer().await
+    h1.stream.write_all(&[head.as_bytes(), body].concat()).await?;
+    Ok(h1)
 }
 
 /// An HTTP/2 connection in clear text, with prior knowledge.
