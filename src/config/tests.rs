@@ -133,7 +133,7 @@ fleet:
     - just text
 routing:
   polcy: load
-  policy: cost
+  policy: fastest
   block_bytes: 64KiB
   max_prefix_bytes: 1KiB
   affinity:

@@ -2,8 +2,9 @@
 
 use super::Fleet;
 use super::claim::ClaimGuard;
-use super::reservation::Reservation;
+use super::reservation::{Reservation, Share};
 use super::selection::{CacheAware, RouteKey, encode, take_decision};
+use crate::policy::cost::Tokens;
 use crate::policy::select::{Decision, Ranked, RouteRequest};
 use parking_lot::Mutex;
 use pingora_load_balancing::LoadBalancer;
@@ -63,6 +64,8 @@ impl Router {
             body_bytes: prompt.body_bytes,
             prompt_bytes: prompt.prompt_bytes,
             blocks: u32::try_from(prompt.chain.len()).unwrap_or(u32::MAX),
+            // filled in where the fleet is known
+            tokens: Tokens::default(),
             salt: self.turns.fetch_add(1, Relaxed),
         };
         let key = encode(RouteKey { request, model: prompt.model }, prompt.chain);
@@ -78,7 +81,8 @@ impl Router {
     /// Reserves and claims what a place in a ranking says, on its replica.
     pub fn take(&self, ranked: Ranked, chain: &Arc<[u64]>) -> Option<(Reservation, ClaimGuard)> {
         let replica = self.fleet.replica(ranked.id)?.clone();
-        let reservation = Reservation::new(replica, ranked.units);
+        let share = Share { units: ranked.units, prefill_ms: ranked.price.prefill };
+        let reservation = Reservation::new(replica, share, self.fleet.clock());
         Some((reservation, ClaimGuard::new(&self.fleet, chain, ranked.id)))
     }
 }
