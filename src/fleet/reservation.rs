@@ -24,6 +24,8 @@ pub struct Share {
     pub units: u32,
     /// Expected time to read the prompt.
     pub prefill_ms: f64,
+    /// Whether its first token will be seen.
+    pub streams: bool,
 }
 
 /// The moment of the first token.
@@ -52,7 +54,7 @@ impl Reservation {
         // relaxed: the counters publish nothing but themselves; the booking lock orders choices
         replica.load.fetch_add(share.units, Relaxed);
         replica.inflight.fetch_add(1, Relaxed);
-        let ticket = replica.work.lock().backlog.begin(clock.now(), share.prefill_ms);
+        let ticket = replica.work.lock().backlog.begin(clock.now(), share.prefill_ms, share.streams);
         Reservation { replica, units: share.units, ticket, clock, read: None }
     }
 
@@ -124,7 +126,7 @@ mod tests {
     }
 
     fn share(units: u32) -> Share {
-        Share { units, prefill_ms: 10.0 }
+        Share { units, prefill_ms: 10.0, streams: true }
     }
 
     #[test]

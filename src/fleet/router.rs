@@ -33,6 +33,8 @@ pub struct Prompt<'a> {
     pub prompt_bytes: u64,
     /// The model asked for.
     pub model: Option<&'a str>,
+    /// Whether the answer will be streamed.
+    pub streams: bool,
 }
 
 /// Where a prompt goes first, and what is held for it there.
@@ -74,15 +76,15 @@ impl Router {
         self.balancer.select_with(&key, 1, |_, _| true)?;
         let decision = take_decision()?;
         let first = *decision.ranked.first()?;
-        let (reservation, claim) = self.take(first, prompt.chain)?;
+        let (reservation, claim) = self.take(first, prompt)?;
         Some(Placed { decision, reservation, claim })
     }
 
     /// Reserves and claims what a place in a ranking says, on its replica.
-    pub fn take(&self, ranked: Ranked, chain: &Arc<[u64]>) -> Option<(Reservation, ClaimGuard)> {
+    pub fn take(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<(Reservation, ClaimGuard)> {
         let replica = self.fleet.replica(ranked.id)?.clone();
-        let share = Share { units: ranked.units, prefill_ms: ranked.price.prefill };
+        let share = Share { units: ranked.units, prefill_ms: ranked.price.prefill, streams: prompt.streams };
         let reservation = Reservation::new(replica, share, self.fleet.clock());
-        Some((reservation, ClaimGuard::new(&self.fleet, chain, ranked.id)))
+        Some((reservation, ClaimGuard::new(&self.fleet, prompt.chain, ranked.id)))
     }
 }

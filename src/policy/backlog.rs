@@ -2,7 +2,8 @@
 //! order, and sequences being decoded. Pure; time comes in as milliseconds on any clock.
 //!
 //! Engines read prompts one after another, so the time until a new prompt's turn is what is left of those before it.
-//! When a first token comes, the next prompt begins then, whatever was predicted: errors do not add up.
+//! When a first token comes, the next prompt begins then, whatever was predicted: errors do not add up. An answer that
+//! is not streamed shows no first token; its prompt is taken for read when its predicted time is over.
 
 /// One request at a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,16 +34,18 @@ struct Waiting {
     ticket: u64,
     begun: f64,
     prefill_ms: f64,
+    /// Whether its first token will be seen.
+    streams: bool,
 }
 
 impl Backlog {
-    /// A request arrives whose prompt should take `prefill_ms`.
-    pub fn begin(&mut self, now: f64, prefill_ms: f64) -> Ticket {
+    /// A request arrives whose prompt should take `prefill_ms`; `streams` if its first token will be seen.
+    pub fn begin(&mut self, now: f64, prefill_ms: f64, streams: bool) -> Ticket {
         self.next += 1;
         if self.waiting.is_empty() {
             self.turn_began = now;
         }
-        self.waiting.push(Waiting { ticket: self.next, begun: now, prefill_ms });
+        self.waiting.push(Waiting { ticket: self.next, begun: now, prefill_ms, streams });
         Ticket(self.next)
     }
 
@@ -71,9 +74,15 @@ impl Backlog {
 
     /// Time until the prompts promised so far are read.
     pub fn remaining_ms(&self, now: f64) -> f64 {
-        let Some((first, others)) = self.waiting.split_first() else { return 0.0 };
-        let begun = (first.prefill_ms - (now - self.turn_began)).max(0.0);
-        begun + others.iter().map(|w| w.prefill_ms).sum::<f64>()
+        let mut elapsed = (now - self.turn_began).max(0.0);
+        let mut left = 0.0;
+        for w in &self.waiting {
+            let done = elapsed.min(w.prefill_ms);
+            left += w.prefill_ms - done;
+            // a prompt whose first token is awaited holds the others up, however late it is
+            elapsed = if w.streams { 0.0 } else { elapsed - done };
+        }
+        left
     }
 
     /// Requests here.
@@ -100,8 +109,8 @@ mod tests {
     #[test]
     fn prompts_are_read_in_turn_and_errors_do_not_add_up() {
         let mut b = Backlog::default();
-        let first = b.begin(0.0, 100.0);
-        let second = b.begin(10.0, 50.0);
+        let first = b.begin(0.0, 100.0, true);
+        let second = b.begin(10.0, 50.0, true);
         assert_eq!(b.remaining_ms(20.0), 80.0 + 50.0);
         // the first is late: it is expected any moment, not in the past
         assert_eq!(b.remaining_ms(500.0), 50.0);
@@ -110,12 +119,25 @@ mod tests {
         assert_eq!(b.first_token(second, 540.0), Some(Read { took_ms: 40.0 }));
         assert_eq!((b.remaining_ms(541.0), b.decoding(), b.requests()), (0.0, 2, 2));
         assert_eq!(b.first_token(second, 600.0), None);
-        let third = b.begin(700.0, 10.0);
+        let third = b.begin(700.0, 10.0, true);
         assert_eq!(b.first_token(third, 709.0), Some(Read { took_ms: 9.0 }));
         for ticket in [first, second, third] {
             b.end(ticket, 800.0);
         }
         assert_eq!(b.requests(), 0);
+    }
+
+    #[test]
+    fn what_is_not_streamed_is_taken_for_read_after_its_time() {
+        let mut b = Backlog::default();
+        let whole = b.begin(0.0, 100.0, false);
+        let next = b.begin(0.0, 100.0, false);
+        let stream = b.begin(0.0, 100.0, true);
+        let last = b.begin(0.0, 100.0, true);
+        assert_eq!((b.remaining_ms(150.0), b.remaining_ms(250.0), b.remaining_ms(900.0)), (250.0, 150.0, 100.0));
+        for ticket in [whole, next, stream, last] {
+            b.end(ticket, 1000.0);
+        }
     }
 
     proptest! {
@@ -126,7 +148,7 @@ mod tests {
             for (op, pick, time) in ops {
                 now += time;
                 match op {
-                    0 => live.push(b.begin(now, time)),
+                    0 => live.push(b.begin(now, time, pick % 2 == 0)),
                     1 => if let Some(t) = live.get(pick) { let _read = b.first_token(*t, now); },
                     _ => if pick < live.len() { b.end(live.swap_remove(pick), now) },
                 }

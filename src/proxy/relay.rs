@@ -141,7 +141,9 @@ impl Proxy {
     fn prefill_done(&self, ctx: &mut Context) {
         if let Some(attempt) = &mut ctx.attempt {
             attempt.claim.confirm();
-            attempt.reservation.first_token();
+            if ctx.relay.first_token.is_some() {
+                attempt.reservation.first_token();
+            }
             if self.settings.phase_aware {
                 attempt.reservation.shrink();
             }
