@@ -25,6 +25,8 @@ impl fmt::Display for ReplicaId {
 /// Which rule chooses the replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
+    /// Predicted milliseconds: the request's own and those it costs others.
+    Cost,
     /// Credit for cached blocks minus load.
     Affinity,
     /// Fewest reserved units.
@@ -35,11 +37,12 @@ pub enum PolicyKind {
 
 impl PolicyKind {
     /// Every choice, in the order in which documents list them.
-    pub const ALL: [PolicyKind; 3] = [PolicyKind::Affinity, PolicyKind::Load, PolicyKind::RoundRobin];
+    pub const ALL: [PolicyKind; 4] = [PolicyKind::Cost, PolicyKind::Affinity, PolicyKind::Load, PolicyKind::RoundRobin];
 
     /// The word used in the configuration, metrics and decisions.
     pub fn name(self) -> &'static str {
         match self {
+            PolicyKind::Cost => "cost",
             PolicyKind::Affinity => "affinity",
             PolicyKind::Load => "load",
             PolicyKind::RoundRobin => "round_robin",

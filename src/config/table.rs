@@ -100,7 +100,7 @@ settings! {
 
     /// How a request finds its replica.
     pub struct Routing {
-        /// affinity: credit for cached blocks minus load; load: fewest reserved units; round_robin: rotation.
+        /// cost: predicted milliseconds; affinity: credit for cached blocks minus load; load: fewest reserved units; round_robin: rotation.
         policy: PolicyKind = PolicyKind::Affinity, choice();
         /// The size of the blocks in which prompts are compared.
         block_bytes: usize = 2 * KIB, bytes(256..=64 * KIB);

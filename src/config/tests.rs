@@ -133,7 +133,7 @@ fleet:
     - just text
 routing:
   polcy: load
-  policy: cost
+  policy: fastest
   block_bytes: 64KiB
   max_prefix_bytes: 1KiB
   affinity:
@@ -169,7 +169,7 @@ conf.yaml:14: fleet.replicas[8].api_key_file: found api_key_env beside it; allow
 conf.yaml:15: fleet.replicas[9].api_key_file: found a file that cannot be read (No such file or directory (os error 2)); allowed: a readable file that holds one line of visible ASCII characters
 conf.yaml:16: fleet.replicas[10]: found "just text"; allowed: a map with the keys name, url, models, api_key_env, api_key_file
 conf.yaml:18: routing.polcy: found an unknown key; allowed: policy, block_bytes, max_prefix_bytes, index_memory, affinity; did you mean policy?
-conf.yaml:19: routing.policy: found "cost"; allowed: affinity, load or round_robin
+conf.yaml:19: routing.policy: found "fastest"; allowed: cost, affinity, load or round_robin
 conf.yaml:21: routing.max_prefix_bytes: found 1KiB; allowed: at least routing.block_bytes, which is 64KiB
 conf.yaml:23: routing.affinity.alpha: found "x"; allowed: a number from 0 to 1000
 conf.yaml:25: routing.affinity.cap_blocks: found the key again; allowed: once (first at conf.yaml:24)

@@ -6,14 +6,19 @@
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
 
 pub mod claim;
+pub mod clock;
+pub mod models;
 pub mod replica;
 pub mod reservation;
 pub mod router;
 pub mod selection;
 
+use crate::policy::cost::Tokens;
 use crate::policy::select::{Candidate, Params};
 use crate::prefix::residency::Residency;
 use crate::types::ReplicaId;
+use clock::Clock;
+use models::Models;
 use parking_lot::RwLock;
 use replica::{Replica, ReplicaSpec};
 use std::sync::Arc;
@@ -23,6 +28,8 @@ use std::sync::Arc;
 pub struct Fleet {
     replicas: Vec<Arc<Replica>>,
     residency: RwLock<Residency>,
+    models: Models,
+    clock: Clock,
     params: Params,
 }
 
@@ -41,7 +48,13 @@ impl Fleet {
     /// A fleet whose prefix index uses at most `index_bytes`.
     pub fn new(specs: Vec<ReplicaSpec>, params: Params, index_bytes: usize) -> Self {
         let replicas = (0u16..).zip(specs).map(|(slot, spec)| Arc::new(Replica::new(ReplicaId(slot), spec))).collect();
-        Fleet { replicas, residency: RwLock::new(Residency::new(index_bytes)), params }
+        Fleet {
+            replicas,
+            residency: RwLock::new(Residency::new(index_bytes)),
+            models: Models::default(),
+            clock: Clock::default(),
+            params,
+        }
     }
 
     /// All replicas, in the order of their slots.
@@ -57,6 +70,25 @@ impl Fleet {
     /// The rule and its parameters.
     pub fn params(&self) -> &Params {
         &self.params
+    }
+
+    /// The clock that work is measured on.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// What is learned of models.
+    pub fn models(&self) -> &Models {
+        &self.models
+    }
+
+    /// A prompt in tokens: `bytes` canonical bytes of `model`.
+    pub fn tokens(&self, bytes: u64, model: Option<&str>) -> Tokens {
+        let rates = self.models.rates(model);
+        #[expect(clippy::cast_precision_loss, reason = "a body's size fits a float")]
+        let in_tokens = |bytes: u64| bytes as f64 * rates.tokens_per_byte;
+        let block = in_tokens(self.params.load.block_bytes);
+        Tokens { prompt: in_tokens(bytes), block, output: rates.output }
     }
 
     /// The fleet in one word.
@@ -105,8 +137,15 @@ impl Fleet {
         if !chain.is_empty() {
             self.residency.read().walk(chain, &mut overlaps);
         }
+        let now = self.clock.now();
         pool.filter(|r| r.serves(model))
-            .map(|r| Candidate { id: r.id, healthy: r.is_healthy(), overlap: overlaps[r.id.index()], load: r.load() })
+            .map(|r| Candidate {
+                id: r.id,
+                healthy: r.is_healthy(),
+                overlap: overlaps[r.id.index()],
+                load: r.load(),
+                prospect: r.prospect(now),
+            })
             .collect()
     }
 }

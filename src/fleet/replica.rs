@@ -1,5 +1,8 @@
 //! One replica: where it is, what it serves, how it is, and what is promised to it.
 
+use crate::policy::backlog::Backlog;
+use crate::policy::cost::Prospect;
+use crate::policy::estimate::{self, Rates};
 use crate::policy::health::{FenceReason, Health, Observation, Thresholds, Transition};
 use crate::types::ReplicaId;
 use http::HeaderValue;
@@ -41,7 +44,16 @@ pub struct Replica {
     healthy: AtomicBool,
     pub(super) load: AtomicU32,
     pub(super) inflight: AtomicU32,
+    /// Guards the promised work and the learned rates; held for a few additions.
+    pub(super) work: Mutex<Work>,
     probe_failures: [AtomicU64; FenceReason::ALL.len()],
+}
+
+/// What is promised to a replica, and how fast it is believed to be.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) backlog: Backlog,
+    pub(super) rates: Rates,
 }
 
 impl Replica {
@@ -55,6 +67,7 @@ impl Replica {
             healthy: AtomicBool::new(true),
             load: AtomicU32::new(0),
             inflight: AtomicU32::new(0),
+            work: Mutex::new(Work { backlog: Backlog::default(), rates: estimate::START }),
             probe_failures: Default::default(),
         }
     }
@@ -108,6 +121,14 @@ impl Replica {
     /// Units reserved here.
     pub fn load(&self) -> u32 {
         self.load.load(Relaxed)
+    }
+
+    /// The work and the rates here, `now` being milliseconds on the fleet's clock.
+    pub fn prospect(&self, now: f64) -> Prospect {
+        let work = self.work.lock();
+        #[expect(clippy::cast_precision_loss, reason = "requests at one replica are few")]
+        let requests = work.backlog.requests() as f64;
+        Prospect { rates: work.rates, queue_ms: work.backlog.remaining_ms(now), requests }
     }
 
     /// Requests here.

@@ -1,24 +1,61 @@
 //! The share of a replica's load that one request holds, from the choice to the end of its attempt.
 
+use super::clock::Clock;
 use super::replica::Replica;
+use crate::policy::backlog::Ticket;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Units reserved on a replica; given back on drop, whatever the way out: success, failure, a client that left, a
-/// panic that unwinds.
+/// A share of a replica: units of load and a place in its backlog. Given back on drop, whatever the way out: success,
+/// failure, a client that left, a panic that unwinds.
 #[derive(Debug)]
 pub struct Reservation {
     replica: Arc<Replica>,
     units: u32,
+    ticket: Ticket,
+    clock: Clock,
+    read: Option<PromptRead>,
+}
+
+/// What is reserved.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// Units of load.
+    pub units: u32,
+    /// Expected time to read the prompt.
+    pub prefill_ms: f64,
+    /// Whether its first token will be seen.
+    pub streams: bool,
+}
+
+/// The moment of the first token.
+#[derive(Clone, Copy, Debug)]
+struct PromptRead {
+    took_ms: f64,
+    at: f64,
+    prefilled_ms: f64,
+    decoding: usize,
+}
+
+/// What a finished request reported, in tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct Reported {
+    /// Prompt tokens that were read.
+    pub new: f64,
+    /// Prompt tokens that came from the cache.
+    pub cached: f64,
+    /// Generated tokens, if known.
+    pub output: Option<f64>,
 }
 
 impl Reservation {
-    /// Reserves `units` on `replica`.
-    pub fn new(replica: Arc<Replica>, units: u32) -> Self {
+    /// Reserves a share of `replica`.
+    pub fn new(replica: Arc<Replica>, share: Share, clock: Clock) -> Self {
         // relaxed: the counters publish nothing but themselves; the booking lock orders choices
-        replica.load.fetch_add(units, Relaxed);
+        replica.load.fetch_add(share.units, Relaxed);
         replica.inflight.fetch_add(1, Relaxed);
-        Reservation { replica, units }
+        let ticket = replica.work.lock().backlog.begin(clock.now(), share.prefill_ms, share.streams);
+        Reservation { replica, units: share.units, ticket, clock, read: None }
     }
 
     /// Where it is.
@@ -26,11 +63,36 @@ impl Reservation {
         &self.replica
     }
 
-    /// The prompt is read: what is left to do is decoding, one unit.
+    /// The prompt is read: the next one's turn begins, and what is left to do here is decoding.
+    pub fn first_token(&mut self) {
+        let now = self.clock.now();
+        let backlog = &mut self.replica.work.lock().backlog;
+        if let Some(read) = backlog.first_token(self.ticket, now) {
+            let (prefilled_ms, decoding) = (backlog.prefilled_ms(), backlog.decoding());
+            self.read = Some(PromptRead { took_ms: read.took_ms, at: now, prefilled_ms, decoding });
+        }
+    }
+
+    /// Only one unit is left to do.
     pub fn shrink(&mut self) {
         let surplus = self.units.saturating_sub(1);
         self.replica.load.fetch_sub(surplus, Relaxed);
         self.units -= surplus;
+    }
+
+    /// The answer has ended well: the replica's rates are learned from it.
+    pub fn learn(&mut self, reported: Reported) {
+        let Some(read) = self.read.take() else { return };
+        let now = self.clock.now();
+        let work = &mut *self.replica.work.lock();
+        work.rates.observe_prefill(reported.new, reported.cached, read.took_ms);
+        if let Some(tokens) = reported.output.filter(|t| *t >= 8.0) {
+            // what others' prompts took meanwhile did not go into these tokens
+            let stalled = work.backlog.prefilled_ms() - read.prefilled_ms;
+            let between = (read.decoding + work.backlog.decoding()) / 2;
+            #[expect(clippy::cast_precision_loss, reason = "sequences of one batch are few")]
+            work.rates.observe_step(between.max(1) as f64, (now - read.at - stalled) / (tokens - 1.0));
+        }
     }
 }
 
@@ -38,6 +100,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         self.replica.load.fetch_sub(self.units, Relaxed);
         self.replica.inflight.fetch_sub(1, Relaxed);
+        self.replica.work.lock().backlog.end(self.ticket, self.clock.now());
     }
 }
 
@@ -62,12 +125,16 @@ mod tests {
         Arc::new(Replica::new(ReplicaId(0), spec))
     }
 
+    fn share(units: u32) -> Share {
+        Share { units, prefill_ms: 10.0, streams: true }
+    }
+
     #[test]
     fn a_panic_gives_the_units_back() {
         let r = replica();
         let inner = r.clone();
         let panicked = std::thread::spawn(move || {
-            let _held = Reservation::new(inner, 5);
+            let _held = Reservation::new(inner, share(5), Clock::default());
             panic!("on purpose");
         });
         assert!(panicked.join().is_err());
@@ -77,19 +144,19 @@ mod tests {
     proptest! {
         #[test]
         fn any_interleaving_returns_the_counters_to_zero(ops in prop::collection::vec((0u8..3, 1u32..9), 0..60)) {
-            let r = replica();
+            let (r, clock) = (replica(), Clock::default());
             let mut held = Vec::new();
             for (op, n) in ops {
                 match op {
-                    0 => held.push(Reservation::new(r.clone(), n)),
-                    1 => if let Some(h) = held.last_mut() { h.shrink() },
+                    0 => held.push(Reservation::new(r.clone(), share(n), clock)),
+                    1 => if let Some(h) = held.last_mut() { h.first_token(); h.shrink() },
                     _ => drop(if held.is_empty() { None } else { Some(held.swap_remove(n as usize % held.len())) }),
                 }
                 prop_assert_eq!(r.load(), held.iter().map(|h| h.units).sum::<u32>());
                 prop_assert_eq!(r.inflight() as usize, held.len());
             }
             held.clear();
-            prop_assert_eq!((r.load(), r.inflight()), (0, 0));
+            prop_assert_eq!((r.load(), r.inflight(), r.prospect(clock.now()).requests), (0, 0, 0.0));
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::Fleet;
 use super::claim::ClaimGuard;
-use super::reservation::Reservation;
+use super::reservation::{Reservation, Share};
 use super::selection::{CacheAware, RouteKey, encode, take_decision};
+use crate::policy::cost::Tokens;
 use crate::policy::select::{Decision, Ranked, RouteRequest};
 use parking_lot::Mutex;
 use pingora_load_balancing::LoadBalancer;
@@ -32,6 +33,8 @@ pub struct Prompt<'a> {
     pub prompt_bytes: u64,
     /// The model asked for.
     pub model: Option<&'a str>,
+    /// Whether the answer will be streamed.
+    pub streams: bool,
 }
 
 /// Where a prompt goes first, and what is held for it there.
@@ -63,6 +66,8 @@ impl Router {
             body_bytes: prompt.body_bytes,
             prompt_bytes: prompt.prompt_bytes,
             blocks: u32::try_from(prompt.chain.len()).unwrap_or(u32::MAX),
+            // filled in where the fleet is known
+            tokens: Tokens::default(),
             salt: self.turns.fetch_add(1, Relaxed),
         };
         let key = encode(RouteKey { request, model: prompt.model }, prompt.chain);
@@ -71,14 +76,15 @@ impl Router {
         self.balancer.select_with(&key, 1, |_, _| true)?;
         let decision = take_decision()?;
         let first = *decision.ranked.first()?;
-        let (reservation, claim) = self.take(first, prompt.chain)?;
+        let (reservation, claim) = self.take(first, prompt)?;
         Some(Placed { decision, reservation, claim })
     }
 
     /// Reserves and claims what a place in a ranking says, on its replica.
-    pub fn take(&self, ranked: Ranked, chain: &Arc<[u64]>) -> Option<(Reservation, ClaimGuard)> {
+    pub fn take(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<(Reservation, ClaimGuard)> {
         let replica = self.fleet.replica(ranked.id)?.clone();
-        let reservation = Reservation::new(replica, ranked.units);
-        Some((reservation, ClaimGuard::new(&self.fleet, chain, ranked.id)))
+        let share = Share { units: ranked.units, prefill_ms: ranked.price.prefill, streams: prompt.streams };
+        let reservation = Reservation::new(replica, share, self.fleet.clock());
+        Some((reservation, ClaimGuard::new(&self.fleet, prompt.chain, ranked.id)))
     }
 }

@@ -6,6 +6,7 @@
 
 use super::Fleet;
 use super::replica::Replica;
+use crate::policy::cost::Tokens;
 use crate::policy::select::{Decision, RouteRequest, select};
 use crate::types::ReplicaId;
 use pingora_load_balancing::Backend;
@@ -25,7 +26,7 @@ pub fn take_decision() -> Option<Decision> {
 }
 
 /// A request as the opaque key of a selection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouteKey<'a> {
     /// What is to be placed.
     pub request: RouteRequest,
@@ -68,6 +69,7 @@ fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
         body_bytes: u64::from_le_bytes(*body_bytes),
         prompt_bytes: u64::from_le_bytes(*prompt_bytes),
         blocks: u32::try_from(prints.len()).unwrap_or(u32::MAX),
+        tokens: Tokens::default(),
         salt: u64::from_le_bytes(*salt),
     };
     Some((RouteKey { request, model }, prints.iter().map(|p| u64::from_le_bytes(*p)).collect()))
@@ -124,7 +126,9 @@ impl BackendSelection for CacheAware {
 impl CacheAware {
     fn decide(&self, key: &[u8]) -> Option<Decision> {
         let fleet = self.fleet.as_ref()?;
-        let (key, chain) = decode(key)?;
+        let (mut key, chain) = decode(key)?;
+        let bytes = if chain.is_empty() { key.request.body_bytes } else { key.request.prompt_bytes };
+        key.request.tokens = fleet.tokens(bytes, key.model);
         let candidates = fleet.candidates(self.members.iter().map(|(_, replica)| replica), &chain, key.model);
         select(key.request, &candidates, fleet.params())
     }
@@ -145,7 +149,8 @@ mod tests {
 
     #[test]
     fn a_key_survives_its_encoding() {
-        let request = RouteRequest { body_bytes: 7, prompt_bytes: 5, blocks: 3, salt: u64::MAX };
+        let request =
+            RouteRequest { body_bytes: 7, prompt_bytes: 5, blocks: 3, tokens: Tokens::default(), salt: u64::MAX };
         for model in [None, Some(""), Some("größe")] {
             let key = RouteKey { request, model };
             assert_eq!(decode(&encode(key, &[1, 2, 3])), Some((key, vec![1, 2, 3])));

@@ -3,6 +3,9 @@
 //! **Architecture invariant:** no clock, no randomness, no lock, no IO. What changes from call to call (a salt, a time)
 //! is a parameter, so the same input gives the same output and every decision can be replayed.
 
+pub mod backlog;
+pub mod cost;
+pub mod estimate;
 pub mod health;
 pub mod retry;
 pub mod score;

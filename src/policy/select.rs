@@ -1,12 +1,13 @@
 //! Which replica: every policy ranks all candidates and says why the first one is first. Failover walks the ranking.
 
+use super::cost::{Price, Prospect, Tokens, price};
 use super::score::{AffinityParams, LoadParams, Peers};
 use crate::types::{PolicyKind, ReplicaId};
 use smallvec::SmallVec;
 use std::cmp::Ordering;
 
 /// One replica as a choice sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Which one.
     pub id: ReplicaId,
@@ -16,10 +17,12 @@ pub struct Candidate {
     pub overlap: u32,
     /// Units reserved there.
     pub load: u32,
+    /// The work and the rates there.
+    pub prospect: Prospect,
 }
 
 /// What is to be placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RouteRequest {
     /// Size of the body in bytes.
     pub body_bytes: u64,
@@ -27,6 +30,8 @@ pub struct RouteRequest {
     pub prompt_bytes: u64,
     /// Full blocks of the prompt; 0 when there is nothing to compare.
     pub blocks: u32,
+    /// The same in tokens, as far as they are known.
+    pub tokens: Tokens,
     /// Drawn by the caller; equal candidates take turns by it.
     pub salt: u64,
 }
@@ -74,6 +79,8 @@ pub struct Ranked {
     pub load: u32,
     /// Higher is better.
     pub score: f64,
+    /// What the score is made of, under the cost policy.
+    pub price: Price,
     /// Units that this request reserves there.
     pub units: u32,
 }
@@ -128,29 +135,36 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
         _ if fail_open => Reason::FailOpen,
         _ if ranked.len() == 1 => Reason::Only,
         PolicyKind::RoundRobin => Reason::RoundRobin,
-        PolicyKind::Affinity if request.blocks > 0 => affinity_reason(&ranked, peers),
-        PolicyKind::Affinity | PolicyKind::Load => Reason::Load,
+        policy if looks_at_overlap(policy) && request.blocks > 0 => affinity_reason(&ranked, peers),
+        _ => Reason::Load,
     };
     Some(Decision { ranked, reason })
 }
 
 fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> Ranked {
-    let (credit, score) = match params.policy {
+    let mut credit = 0;
+    let price = price(request.tokens, c.overlap, &c.prospect);
+    let score = match params.policy {
+        PolicyKind::Cost => -price.total(),
         PolicyKind::Affinity => {
-            let credit = params.affinity.credit(c.overlap, peers);
-            (credit, params.affinity.score(credit, c.load))
+            credit = params.affinity.credit(c.overlap, peers);
+            params.affinity.score(credit, c.load)
         }
-        PolicyKind::Load => (0, -f64::from(c.load)),
-        PolicyKind::RoundRobin => (0, 0.0),
+        PolicyKind::Load => -f64::from(c.load),
+        PolicyKind::RoundRobin => 0.0,
     };
     let units = params.load.units(request.body_bytes, request.prompt_bytes, c.overlap);
-    Ranked { id: c.id, overlap: c.overlap, credit, load: c.load, score, units }
+    Ranked { id: c.id, overlap: c.overlap, credit, load: c.load, score, price, units }
 }
 
 /// Higher scores first; equal ones by the deeper overlap, where the policy looks at overlap at all.
 fn better(a: &Ranked, b: &Ranked, policy: PolicyKind) -> Ordering {
-    let deeper = || if policy == PolicyKind::Affinity { b.overlap.cmp(&a.overlap) } else { Ordering::Equal };
+    let deeper = || if looks_at_overlap(policy) { b.overlap.cmp(&a.overlap) } else { Ordering::Equal };
     b.score.total_cmp(&a.score).then_with(deeper)
+}
+
+fn looks_at_overlap(policy: PolicyKind) -> bool {
+    matches!(policy, PolicyKind::Cost | PolicyKind::Affinity)
 }
 
 fn affinity_reason(ranked: &[Ranked], peers: Peers) -> Reason {

@@ -7,6 +7,7 @@ use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
 use crate::fleet::reservation::Reservation;
+use crate::fleet::router::Prompt;
 use crate::policy::retry::{Failure, Verdict};
 use crate::policy::select::Decision;
 use crate::telemetry::metrics::InflightGuard;
@@ -42,6 +43,20 @@ pub(super) struct PromptFacts {
     pub(super) body_bytes: u64,
     /// Canonical bytes of the prompt.
     pub(super) prompt_bytes: u64,
+    /// Whether the answer is to be streamed.
+    pub(super) streams: bool,
+}
+
+impl PromptFacts {
+    pub(super) fn to_place<'a>(&'a self, chain: &'a Arc<[u64]>) -> Prompt<'a> {
+        Prompt {
+            chain,
+            body_bytes: self.body_bytes,
+            prompt_bytes: self.prompt_bytes,
+            model: self.model.as_deref(),
+            streams: self.streams,
+        }
+    }
 }
 
 /// The ranking that attempts walk.

@@ -8,7 +8,6 @@ use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
 use crate::fleet::replica::Replica;
 use crate::fleet::reservation::Reservation;
-use crate::fleet::router::Prompt;
 use crate::policy::retry::Verdict;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use pingora_core::protocols::TcpKeepalive;
@@ -48,16 +47,12 @@ impl Proxy {
 
     fn first_choice(&self, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
         let started = Instant::now();
-        let prompt = Prompt {
-            chain: &ctx.chain(),
-            body_bytes: ctx.prompt.body_bytes,
-            prompt_bytes: ctx.prompt.prompt_bytes,
-            model: ctx.prompt.model.as_deref(),
-        };
+        let chain = ctx.chain();
+        let prompt = ctx.prompt.to_place(&chain);
         let Some(placed) = self.router.place(prompt) else {
             return refuse(ctx, ErrorKind::NoReplica);
         };
-        self.metrics.decided(&placed.decision, !prompt.chain.is_empty(), started.elapsed());
+        self.metrics.decided(&placed.decision, !chain.is_empty(), started.elapsed());
         ctx.route =
             Some(Route { decision: placed.decision, position: 0, attempts: 1, renewed: false, verdict: Verdict::Next });
         Ok((placed.reservation, placed.claim))
@@ -66,6 +61,7 @@ impl Proxy {
     /// Walks the ranking that was made for the first attempt.
     fn next_choice(&self, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
         let chain = ctx.chain();
+        let prompt = ctx.prompt.to_place(&chain);
         let next = ctx.route.as_mut().and_then(|route| {
             let failed = route.decision.ranked.get(route.position)?.id;
             match route.verdict {
@@ -76,7 +72,7 @@ impl Proxy {
                 }
             }
             let next = *route.decision.ranked.get(route.position)?;
-            Some((failed, self.router.take(next, &chain)?))
+            Some((failed, self.router.take(next, prompt)?))
         });
         let Some((failed, (reservation, claim))) = next else {
             return refuse(ctx, ErrorKind::NoReplica);

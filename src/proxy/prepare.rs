@@ -28,6 +28,8 @@ pub struct Prepared {
     pub prompt_bytes: u64,
     /// The model asked for.
     pub model: Option<String>,
+    /// Whether the answer is to be streamed.
+    pub streams: bool,
     /// The body to send in place of the one that came.
     pub edited: Option<Bytes>,
 }
@@ -44,6 +46,7 @@ pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, strip_over
     Prepared {
         prompt_bytes: prints.as_ref().map_or(0, |p| if p.is_cut { body.len() as u64 } else { p.bytes }),
         chain: prints.map(|p| p.prints.into()),
+        streams: request.stream,
         model: request.model.map(|m| m.text()),
         edited: strip_over.and_then(|over| strip_token_limits(body, &request.limits, over)),
     }

@@ -5,6 +5,7 @@ use super::Proxy;
 use super::context::Context;
 use super::headers::{drop_hop_by_hop, hide_replica, suit_version};
 use crate::api::answer::{StreamReader, Usage, WholeReader};
+use crate::fleet::reservation::Reported;
 use crate::policy::retry::Failure;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
@@ -109,8 +110,30 @@ impl Proxy {
             Reader::None => {}
         }
         if end {
+            self.learn(ctx);
             // the engine is done, however slowly the client takes the rest
             ctx.attempt = None;
+        }
+    }
+
+    /// What a good answer tells of its replica and its model.
+    fn learn(&self, ctx: &mut Context) {
+        let (Some(attempt), false) = (&mut ctx.attempt, ctx.relay.broken || !ctx.relay.good) else { return };
+        let fleet = self.router.fleet();
+        let model = ctx.prompt.model.as_deref();
+        #[expect(clippy::cast_precision_loss, reason = "token counts and sizes fit a float")]
+        let (usage, bytes) = {
+            let float = |n: Option<u64>| n.map(|n| n as f64);
+            let u = ctx.relay.usage;
+            ([float(u.prompt), float(u.cached), float(u.completion)], ctx.prompt.prompt_bytes as f64)
+        };
+        let [prompt, cached, output] = usage;
+        if let Some(prompt) = prompt.filter(|_| bytes > 0.0) {
+            fleet.models().learn(model, Some((bytes, prompt)), output);
+            // without a word on the cache, what was new cannot be told from what was held
+            if let Some(cached) = cached {
+                attempt.reservation.learn(Reported { new: prompt - cached, cached, output });
+            }
         }
     }
 
@@ -118,6 +141,9 @@ impl Proxy {
     fn prefill_done(&self, ctx: &mut Context) {
         if let Some(attempt) = &mut ctx.attempt {
             attempt.claim.confirm();
+            if ctx.relay.first_token.is_some() {
+                attempt.reservation.first_token();
+            }
             if self.settings.phase_aware {
                 attempt.reservation.shrink();
             }

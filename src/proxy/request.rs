@@ -68,6 +68,7 @@ impl Proxy {
             model: prepared.model,
             body_bytes: bytes.len() as u64,
             prompt_bytes: prepared.prompt_bytes,
+            streams: prepared.streams,
         };
         if let Some(edited) = prepared.edited {
             ctx.body = body::Body::Held(edited);

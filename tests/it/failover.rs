@@ -21,8 +21,7 @@ async fn pair(plays: &[&str]) -> (Engine, Engine, Ramjet) {
 async fn beside_a_dead_one() -> (Engine, Ramjet) {
     let (dead, engine) = (Engine::start().await, Engine::start().await);
     let upstreams = &[dead.addr, engine.addr];
-    let ramjet =
-        Ramjet::start_with(Start { upstreams, config: TURNS, probe_every: "1h", ..Start::default() }).await;
+    let ramjet = Ramjet::start_with(Start { upstreams, config: TURNS, probe_every: "1h", ..Start::default() }).await;
     until("the first probes", || async { dead.probes() > 0 && engine.probes() > 0 }).await;
     dead.stop().await;
     (engine, ramjet)

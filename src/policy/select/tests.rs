@@ -1,8 +1,11 @@
 //! Properties that every choice keeps, and the published rule worked through by hand.
 
 use super::*;
+use crate::policy::estimate::START;
 use crate::types::Basis;
 use proptest::prelude::*;
+
+const TURN: Tokens = Tokens { prompt: 150_000.0, block: 512.0, output: 200.0 };
 
 fn params(policy: PolicyKind, basis: Basis) -> Params {
     Params {
@@ -13,12 +16,17 @@ fn params(policy: PolicyKind, basis: Basis) -> Params {
 }
 
 fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
-    Candidate { id: ReplicaId(id), healthy: true, overlap, load }
+    let prospect = Prospect { rates: START, queue_ms: f64::from(load) * 100.0, requests: f64::from(load) };
+    Candidate { id: ReplicaId(id), healthy: true, overlap, load, prospect }
 }
 
 fn winner(candidates: &[Candidate], params: &Params, salt: u64) -> (u16, Reason) {
-    let d = select(RouteRequest { body_bytes: 100_000, prompt_bytes: 100_000, blocks: 300, salt }, candidates, params)
-        .unwrap();
+    let d = select(
+        RouteRequest { body_bytes: 100_000, prompt_bytes: 100_000, blocks: 300, tokens: TURN, salt },
+        candidates,
+        params,
+    )
+    .unwrap();
     (d.ranked[0].id.0, d.reason)
 }
 
@@ -42,7 +50,7 @@ fn reasons_name_what_decided() {
     let ill = Candidate { healthy: false, ..candidate(0, 0, 0) };
     assert_eq!(winner(&[ill, candidate(1, 0, 9)], &p, 0), (1, Reason::Only));
     assert_eq!(winner(&[ill, Candidate { id: ReplicaId(1), ..ill }], &p, 1), (1, Reason::FailOpen));
-    let request = RouteRequest { body_bytes: 1, prompt_bytes: 1, blocks: 300, salt: 0 };
+    let request = RouteRequest { body_bytes: 1, prompt_bytes: 1, blocks: 300, tokens: TURN, salt: 0 };
     assert_eq!(select(request, &[], &p), None);
     let nothing_to_compare = RouteRequest { blocks: 0, ..request };
     let d = select(nothing_to_compare, &[candidate(0, 0, 3), candidate(1, 0, 0)], &p).unwrap();
@@ -82,7 +90,7 @@ fn rules() -> impl Strategy<Value = Params> {
 proptest! {
     #[test]
     fn never_an_unhealthy_replica_while_a_healthy_one_exists(fleet in fleets(), p in rules(), salt: u64) {
-        let d = select(RouteRequest { body_bytes: 1, prompt_bytes: 1, blocks: 300, salt }, &fleet, &p).unwrap();
+        let d = select(RouteRequest { body_bytes: 1, prompt_bytes: 1, blocks: 300, tokens: TURN, salt }, &fleet, &p).unwrap();
         let healthy = fleet.iter().filter(|c| c.healthy).count();
         prop_assert_eq!(d.ranked.len(), if healthy == 0 { fleet.len() } else { healthy });
         prop_assert_eq!(d.reason == Reason::FailOpen, healthy == 0);
@@ -94,7 +102,7 @@ proptest! {
         let mut other = fleet.clone();
         other.rotate_left(turn % fleet.len());
         other.reverse();
-        let request = RouteRequest { body_bytes: 1, prompt_bytes: 1, blocks: 300, salt };
+        let request = RouteRequest { body_bytes: 1, prompt_bytes: 1, blocks: 300, tokens: TURN, salt };
         prop_assert_eq!(select(request, &fleet, &p), select(request, &other, &p));
     }
 
@@ -103,13 +111,13 @@ proptest! {
         fleet in fleets(), p in rules(), salt: u64, pick in 0usize..12, more in 1u32..50,
     ) {
         let n = pick % fleet.len();
-        let request = RouteRequest { body_bytes: 1, prompt_bytes: 1, blocks: 300, salt };
+        let request = RouteRequest { body_bytes: 1, prompt_bytes: 1, blocks: 300, tokens: TURN, salt };
         let place = |fleet: &[Candidate]| {
             select(request, fleet, &p).unwrap().ranked.iter().position(|r| r.id == fleet[n].id)
         };
         prop_assume!(place(&fleet).is_some());
         let mut busier = fleet.clone();
-        busier[n].load += more;
+        busier[n] = Candidate { healthy: busier[n].healthy, ..candidate(busier[n].id.0, busier[n].overlap, busier[n].load + more) };
         prop_assert!(place(&busier) >= place(&fleet));
         let mut warmer = fleet.clone();
         warmer[n].overlap += more;

@@ -1,0 +1,55 @@
+//! What is learned of each model's requests, for a bounded number of models.
+
+use crate::policy::estimate::{MODEL_START, ModelRates};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// Names come from clients: beyond this many, all others are learned as one.
+const MOST: usize = 64;
+
+/// Learned rates by model.
+#[derive(Debug, Default)]
+pub struct Models {
+    /// Held for a look-up and a few multiplications.
+    rates: Mutex<HashMap<String, ModelRates>>,
+}
+
+impl Models {
+    /// What is known of `model`.
+    pub fn rates(&self, model: Option<&str>) -> ModelRates {
+        let rates = self.rates.lock();
+        rates.get(model.unwrap_or_default()).or_else(|| rates.get("")).copied().unwrap_or(MODEL_START)
+    }
+
+    /// Learns from a request of `model`: canonical bytes and tokens of its prompt, tokens of its answer.
+    pub fn learn(&self, model: Option<&str>, prompt: Option<(f64, f64)>, output: Option<f64>) {
+        let mut rates = self.rates.lock();
+        let name = model.filter(|m| rates.len() < MOST || rates.contains_key(*m)).unwrap_or_default();
+        if !rates.contains_key(name) {
+            rates.insert(name.to_owned(), MODEL_START);
+        }
+        let Some(known) = rates.get_mut(name) else { return };
+        if let Some((bytes, tokens)) = prompt {
+            known.observe_prompt(bytes, tokens);
+        }
+        if let Some(tokens) = output {
+            known.observe_output(tokens);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_cannot_grow_it_and_strangers_share_one_entry() {
+        let models = Models::default();
+        for n in 0..1000 {
+            models.learn(Some(&format!("m{n}")), Some((4096.0, 2048.0)), None);
+        }
+        assert!(models.rates.lock().len() <= MOST + 1);
+        assert!(models.rates(Some("m0")).tokens_per_byte > MODEL_START.tokens_per_byte);
+        assert!(models.rates(Some("m999")).tokens_per_byte > models.rates(Some("m0")).tokens_per_byte);
+    }
+}

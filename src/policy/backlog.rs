@@ -1,0 +1,162 @@
+//! The work promised to one replica, as far as the router that promised it can know: prompts waiting to be read, in
+//! order, and sequences being decoded. Pure; time comes in as milliseconds on any clock.
+//!
+//! Engines read prompts one after another, so the time until a new prompt's turn is what is left of those before it.
+//! When a first token comes, the next prompt begins then, whatever was predicted: errors do not add up. An answer that
+//! is not streamed shows no first token; its prompt is taken for read when its predicted time is over.
+
+/// One request at a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a ticket is to be ended"]
+pub struct Ticket(u64);
+
+/// What a first token told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Read {
+    /// From the beginning of the prompt's turn to its first token.
+    pub took_ms: f64,
+}
+
+/// The promised work of one replica.
+#[derive(Clone, Debug, Default)]
+pub struct Backlog {
+    next: u64,
+    waiting: Vec<Waiting>,
+    decoding: Vec<u64>,
+    /// When the first of the waiting prompts had its turn.
+    turn_began: f64,
+    /// Prefill time seen so far; a decoding sequence subtracts what stalled it.
+    prefilled_ms: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    ticket: u64,
+    begun: f64,
+    prefill_ms: f64,
+    /// Whether its first token will be seen.
+    streams: bool,
+}
+
+impl Backlog {
+    /// A request arrives whose prompt should take `prefill_ms`; `streams` if its first token will be seen.
+    pub fn begin(&mut self, now: f64, prefill_ms: f64, streams: bool) -> Ticket {
+        self.next += 1;
+        if self.waiting.is_empty() {
+            self.turn_began = now;
+        }
+        self.waiting.push(Waiting { ticket: self.next, begun: now, prefill_ms, streams });
+        Ticket(self.next)
+    }
+
+    /// Its first token has come. `None` when it had come before.
+    pub fn first_token(&mut self, ticket: Ticket, now: f64) -> Option<Read> {
+        let at = self.waiting.iter().position(|w| w.ticket == ticket.0)?;
+        let read = self.waiting.remove(at);
+        let took_ms = (now - self.turn_began.max(read.begun)).max(0.0);
+        self.turn_began = now;
+        self.prefilled_ms += took_ms;
+        self.decoding.push(ticket.0);
+        Some(Read { took_ms })
+    }
+
+    /// It has ended, well or not.
+    pub fn end(&mut self, ticket: Ticket, now: f64) {
+        if let Some(at) = self.waiting.iter().position(|w| w.ticket == ticket.0) {
+            self.waiting.remove(at);
+            if at == 0 {
+                self.turn_began = now;
+            }
+        } else if let Some(at) = self.decoding.iter().position(|t| *t == ticket.0) {
+            self.decoding.swap_remove(at);
+        }
+    }
+
+    /// Time until the prompts promised so far are read.
+    pub fn remaining_ms(&self, now: f64) -> f64 {
+        let mut elapsed = (now - self.turn_began).max(0.0);
+        let mut left = 0.0;
+        for w in &self.waiting {
+            let done = elapsed.min(w.prefill_ms);
+            left += w.prefill_ms - done;
+            // a prompt whose first token is awaited holds the others up, however late it is
+            elapsed = if w.streams { 0.0 } else { elapsed - done };
+        }
+        left
+    }
+
+    /// Requests here.
+    pub fn requests(&self) -> usize {
+        self.waiting.len() + self.decoding.len()
+    }
+
+    /// Sequences being decoded.
+    pub fn decoding(&self) -> usize {
+        self.decoding.len()
+    }
+
+    /// Prefill time seen so far.
+    pub fn prefilled_ms(&self) -> f64 {
+        self.prefilled_ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn prompts_are_read_in_turn_and_errors_do_not_add_up() {
+        let mut b = Backlog::default();
+        let first = b.begin(0.0, 100.0, true);
+        let second = b.begin(10.0, 50.0, true);
+        assert_eq!(b.remaining_ms(20.0), 80.0 + 50.0);
+        // the first is late: it is expected any moment, not in the past
+        assert_eq!(b.remaining_ms(500.0), 50.0);
+        assert_eq!(b.first_token(first, 500.0), Some(Read { took_ms: 500.0 }));
+        assert_eq!(b.remaining_ms(500.0), 50.0);
+        assert_eq!(b.first_token(second, 540.0), Some(Read { took_ms: 40.0 }));
+        assert_eq!((b.remaining_ms(541.0), b.decoding(), b.requests()), (0.0, 2, 2));
+        assert_eq!(b.first_token(second, 600.0), None);
+        let third = b.begin(700.0, 10.0, true);
+        assert_eq!(b.first_token(third, 709.0), Some(Read { took_ms: 9.0 }));
+        for ticket in [first, second, third] {
+            b.end(ticket, 800.0);
+        }
+        assert_eq!(b.requests(), 0);
+    }
+
+    #[test]
+    fn what_is_not_streamed_is_taken_for_read_after_its_time() {
+        let mut b = Backlog::default();
+        let whole = b.begin(0.0, 100.0, false);
+        let next = b.begin(0.0, 100.0, false);
+        let stream = b.begin(0.0, 100.0, true);
+        let last = b.begin(0.0, 100.0, true);
+        assert_eq!((b.remaining_ms(150.0), b.remaining_ms(250.0), b.remaining_ms(900.0)), (250.0, 150.0, 100.0));
+        for ticket in [whole, next, stream, last] {
+            b.end(ticket, 1000.0);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happens_nothing_is_left(ops in prop::collection::vec((0u8..3, 0usize..8, 0.0f64..100.0), 0..80)) {
+            let mut b = Backlog::default();
+            let (mut live, mut now) = (Vec::new(), 0.0);
+            for (op, pick, time) in ops {
+                now += time;
+                match op {
+                    0 => live.push(b.begin(now, time, pick % 2 == 0)),
+                    1 => if let Some(t) = live.get(pick) { let _read = b.first_token(*t, now); },
+                    _ => if pick < live.len() { b.end(live.swap_remove(pick), now) },
+                }
+                prop_assert_eq!(b.requests(), live.len());
+                prop_assert!(b.remaining_ms(now) >= 0.0);
+            }
+            for t in live { b.end(t, now); }
+            prop_assert_eq!((b.requests(), b.remaining_ms(now)), (0, 0.0));
+        }
+    }
+}

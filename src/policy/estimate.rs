@@ -1,0 +1,153 @@
+//! What is learned of replicas and models from requests that ended: rates, pure.
+//!
+//! Rates are learned from what every answer shows anyway, so no calibration is needed: how long the engine took from
+//! beginning a prompt to its first token, and how its tokens followed. Start values are the middle of what large models
+//! on current accelerators do. Every observation moves an estimate by a bounded factor: an outlier (a swapped page, a
+//! cold compile, a stalled client) is an annoyance, a changed machine is followed within a few dozen requests.
+
+/// What a replica is believed to need, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// To read one prompt token after nothing.
+    pub prefill_token: f64,
+    /// For one decode step of one sequence.
+    pub step: f64,
+    /// For each further sequence in a step.
+    pub step_growth: f64,
+}
+
+/// Context tokens at which attention has doubled the cost of reading a token. Between dense models (below) and those
+/// with sparse or compressed attention (far above).
+const DOUBLING_CONTEXT: f64 = 250_000.0;
+
+/// Start values: 8,000 prompt tokens and about 80 generated tokens a second.
+pub const START: Rates = Rates { prefill_token: 0.125, step: 12.0, step_growth: 0.15 };
+
+/// The most that one observation may differ from what is believed, as a factor, before it is cut.
+const CUT: f64 = 2.0;
+/// How much of a (cut) difference is believed at once.
+const PREFILL_GAIN: f64 = 0.15;
+const STEP_GAIN: f64 = 0.1;
+/// Prompts with fewer new tokens tell more of overheads than of prefill.
+const LEAST_TOKENS: f64 = 256.0;
+
+impl Rates {
+    /// Time to read `new` tokens after `cached` ones. Each token attends to all before it, so the cost of a token
+    /// grows linearly with its place: `Σ 1 + place / DOUBLING_CONTEXT`.
+    pub fn prefill_ms(&self, new: f64, cached: f64) -> f64 {
+        self.prefill_token * weighted(new, cached)
+    }
+
+    /// Time of one step with `running` sequences.
+    pub fn step_ms(&self, running: f64) -> f64 {
+        self.step + self.step_growth * (running - 1.0).max(0.0)
+    }
+
+    /// A prompt of `new` tokens after `cached` ones took `ms` from its beginning to its first token.
+    pub fn observe_prefill(&mut self, new: f64, cached: f64, ms: f64) {
+        if new >= LEAST_TOKENS && ms > 0.0 {
+            self.prefill_token = moved(self.prefill_token, ms / weighted(new, cached), PREFILL_GAIN);
+        }
+    }
+
+    /// Tokens followed each other after `ms` on average, with `running` sequences in the batch.
+    pub fn observe_step(&mut self, running: f64, ms: f64) {
+        if ms > 0.0 {
+            // growth is a property of the model's shape: the two move together
+            let factor = moved(1.0, ms / self.step_ms(running), STEP_GAIN);
+            self.step *= factor;
+            self.step_growth *= factor;
+        }
+    }
+}
+
+fn weighted(new: f64, cached: f64) -> f64 {
+    new * (1.0 + (cached + new / 2.0) / DOUBLING_CONTEXT)
+}
+
+/// `old` moved towards `seen` by a share of their difference on a logarithmic scale, the difference cut first.
+fn moved(old: f64, seen: f64, gain: f64) -> f64 {
+    let difference = (seen / old).ln().clamp(-CUT.ln(), CUT.ln());
+    old * (gain * difference).exp()
+}
+
+/// What a model's requests look like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ModelRates {
+    /// Tokens per canonical byte.
+    pub tokens_per_byte: f64,
+    /// Tokens of an answer.
+    pub output: f64,
+}
+
+/// Start values: four bytes a token, a paragraph an answer.
+pub const MODEL_START: ModelRates = ModelRates { tokens_per_byte: 0.25, output: 200.0 };
+
+impl ModelRates {
+    /// A prompt of `bytes` canonical bytes was `tokens` long.
+    pub fn observe_prompt(&mut self, bytes: f64, tokens: f64) {
+        if bytes >= 1024.0 && tokens > 0.0 {
+            self.tokens_per_byte = moved(self.tokens_per_byte, tokens / bytes, 0.1);
+        }
+    }
+
+    /// An answer was `tokens` long. The mean matters, not the median: long answers are where the work is.
+    pub fn observe_output(&mut self, tokens: f64) {
+        self.output += 0.02 * (tokens.min(20.0 * self.output) - self.output);
+        self.output = self.output.max(1.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_long_context_makes_a_token_dearer() {
+        let at = |cached| START.prefill_ms(1000.0, cached);
+        assert!(at(100_000.0) > 1.3 * at(0.0) && at(100_000.0) < 1.5 * at(0.0));
+        assert!(START.prefill_ms(100_000.0, 0.0) > 100.0 * START.prefill_ms(1000.0, 0.0));
+    }
+
+    #[test]
+    fn rates_find_a_machine_that_is_four_times_slower_and_shrug_off_outliers() {
+        let mut rates = START;
+        for n in 0..60 {
+            let new = 1000.0 + f64::from(n) * 100.0;
+            // one observation in ten is wild
+            let factor = if n % 10 == 3 { 50.0 } else { 4.0 };
+            rates.observe_prefill(new, 5000.0, factor * START.prefill_ms(new, 5000.0));
+            rates.observe_step(8.0, factor * START.step_ms(8.0));
+        }
+        assert!((rates.prefill_token / START.prefill_token - 4.0).abs() < 0.8, "{rates:?}");
+        assert!((rates.step / START.step - 4.0).abs() < 0.8, "{rates:?}");
+    }
+
+    #[test]
+    fn a_model_is_learned_from_its_usage() {
+        let mut model = MODEL_START;
+        for n in 0..300 {
+            model.observe_prompt(40_000.0, 13_000.0);
+            model.observe_output(if n % 10 == 0 { 2000.0 } else { 100.0 });
+        }
+        assert!((model.tokens_per_byte - 0.325).abs() < 0.01, "{model:?}");
+        assert!((model.output - 290.0).abs() < 100.0, "{model:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn estimates_stay_finite_and_positive(seen in prop::collection::vec((0.0f64..1e9, 0.0f64..1e9, 0.0f64..1e12), 0..200)) {
+            let (mut rates, mut model) = (START, MODEL_START);
+            for (a, b, c) in seen {
+                rates.observe_prefill(a, b, c);
+                rates.observe_step(a, c);
+                model.observe_prompt(a, b);
+                model.observe_output(b);
+            }
+            for value in [rates.prefill_token, rates.step, rates.step_growth, model.tokens_per_byte, model.output] {
+                prop_assert!(value.is_finite() && value > 0.0);
+            }
+        }
+    }
+}
