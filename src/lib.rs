@@ -32,7 +32,8 @@
 //!
 //! | question | place |
 //! |---|---|
-//! | why did it go there? | [`policy::select`], [`policy::score`] |
+//! | why did it go there? | [`policy::select`], [`policy::score`], [`policy::cost`] |
+//! | what is learned, and how? | [`policy::estimate`], [`policy::backlog`], [`prefix::residency`] |
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
 //! | who holds what? | [`prefix::index`], [`prefix::residency`] |
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |

@@ -91,6 +91,14 @@ impl Fleet {
         Tokens { prompt: in_tokens(bytes), block, output: rates.output }
     }
 
+    /// Blocks of overlap in tokens of `model`.
+    pub fn tokens_of_blocks(&self, blocks: u32, model: Option<&str>) -> u64 {
+        let tokens = f64::from(blocks) * self.tokens(0, model).block;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive count of tokens")]
+        let tokens = tokens as u64;
+        tokens
+    }
+
     /// The fleet in one word.
     pub fn health(&self) -> FleetHealth {
         match self.replicas.iter().filter(|r| r.is_healthy()).count() {
@@ -113,6 +121,14 @@ impl Fleet {
     /// A replica has restarted: what it held is gone.
     pub fn forget(&self, id: ReplicaId) {
         self.residency.write().forget(id);
+    }
+
+    /// An answer told how many tokens came from the cache; see [`Residency::report`].
+    pub fn report(&self, chain: &[u64], id: ReplicaId, predicted: u32, cached: u64) {
+        if self.residency.write().report(chain, id, predicted, cached) {
+            let name = self.replica(id).map_or("", |r| r.name());
+            log::warn!("replica {name} has lost its prefix cache: what it held is forgotten");
+        }
     }
 
     /// Whether any replica, healthy or not, serves `model`.

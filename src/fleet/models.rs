@@ -21,19 +21,18 @@ impl Models {
         rates.get(model.unwrap_or_default()).or_else(|| rates.get("")).copied().unwrap_or(MODEL_START)
     }
 
-    /// Learns from a request of `model`: canonical bytes and tokens of its prompt, tokens of its answer.
-    pub fn learn(&self, model: Option<&str>, prompt: Option<(f64, f64)>, output: Option<f64>) {
+    /// Learns from a request of `model`: canonical bytes (0 if unknown) and tokens of its prompt, tokens of its answer.
+    #[expect(clippy::cast_precision_loss, reason = "token counts and sizes fit a float")]
+    pub fn learn(&self, model: Option<&str>, prompt_bytes: u64, prompt: u64, output: Option<u64>) {
         let mut rates = self.rates.lock();
         let name = model.filter(|m| rates.len() < MOST || rates.contains_key(*m)).unwrap_or_default();
         if !rates.contains_key(name) {
             rates.insert(name.to_owned(), MODEL_START);
         }
         let Some(known) = rates.get_mut(name) else { return };
-        if let Some((bytes, tokens)) = prompt {
-            known.observe_prompt(bytes, tokens);
-        }
+        known.observe_prompt(prompt_bytes as f64, prompt as f64);
         if let Some(tokens) = output {
-            known.observe_output(tokens);
+            known.observe_output(tokens as f64);
         }
     }
 }
@@ -46,7 +45,7 @@ mod tests {
     fn clients_cannot_grow_it_and_strangers_share_one_entry() {
         let models = Models::default();
         for n in 0..1000 {
-            models.learn(Some(&format!("m{n}")), Some((4096.0, 2048.0)), None);
+            models.learn(Some(&format!("m{n}")), 4096, 2048, None);
         }
         assert!(models.rates.lock().len() <= MOST + 1);
         assert!(models.rates(Some("m0")).tokens_per_byte > MODEL_START.tokens_per_byte);

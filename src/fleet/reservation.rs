@@ -41,11 +41,11 @@ struct PromptRead {
 #[derive(Clone, Copy, Debug)]
 pub struct Reported {
     /// Prompt tokens that were read.
-    pub new: f64,
+    pub new: u64,
     /// Prompt tokens that came from the cache.
-    pub cached: f64,
+    pub cached: u64,
     /// Generated tokens, if known.
-    pub output: Option<f64>,
+    pub output: Option<u64>,
 }
 
 impl Reservation {
@@ -81,17 +81,17 @@ impl Reservation {
     }
 
     /// The answer has ended well: the replica's rates are learned from it.
+    #[expect(clippy::cast_precision_loss, reason = "tokens of a request and sequences of a batch fit a float")]
     pub fn learn(&mut self, reported: Reported) {
         let Some(read) = self.read.take() else { return };
         let now = self.clock.now();
         let work = &mut *self.replica.work.lock();
-        work.rates.observe_prefill(reported.new, reported.cached, read.took_ms);
-        if let Some(tokens) = reported.output.filter(|t| *t >= 8.0) {
+        work.rates.observe_prefill(reported.new as f64, reported.cached as f64, read.took_ms);
+        if let Some(tokens) = reported.output.filter(|t| *t >= 8) {
             // what others' prompts took meanwhile did not go into these tokens
             let stalled = work.backlog.prefilled_ms() - read.prefilled_ms;
             let between = (read.decoding + work.backlog.decoding()) / 2;
-            #[expect(clippy::cast_precision_loss, reason = "sequences of one batch are few")]
-            work.rates.observe_step(between.max(1) as f64, (now - read.at - stalled) / (tokens - 1.0));
+            work.rates.observe_step(between.max(1) as f64, (now - read.at - stalled) / (tokens - 1) as f64);
         }
     }
 }

@@ -4,6 +4,9 @@
 //! meet there. If its attempt then fails, only what *this* claim added is taken back, and not what another request in
 //! flight on the same replica still vouches for. Chains are hashes of whole prefixes, so how much two requests share
 //! is found by bisection, and a claim costs nothing per block.
+//!
+//! Engines report how much came from their cache. A replica that denies, again and again, all of what it was believed to
+//! hold has lost its cache: restarted behind the same address, or flushed.
 
 use super::index::PrefixIndex;
 use crate::types::ReplicaId;
@@ -21,9 +24,22 @@ pub struct Claim {
 #[derive(Debug)]
 pub struct Residency {
     index: PrefixIndex,
-    pending: Vec<Vec<Pending>>,
+    replicas: Vec<AtReplica>,
     next: u64,
 }
+
+/// What is known of one replica besides the index.
+#[derive(Debug, Default)]
+struct AtReplica {
+    pending: Vec<Pending>,
+    /// Answers in a row that denied all of a prefix that was believed to be held.
+    denials: u32,
+}
+
+/// So many denials in a row mean that a cache was emptied. A single one may be a prompt of its own kind.
+const DENIALS: u32 = 2;
+/// A prediction of fewer blocks proves nothing: an engine caches in blocks of its own size.
+const LEAST_PREDICTED: u32 = 4;
 
 #[derive(Debug)]
 struct Pending {
@@ -36,7 +52,7 @@ struct Pending {
 impl Residency {
     /// Nothing is held; the index uses at most `budget` bytes.
     pub fn new(budget: usize) -> Self {
-        Residency { index: PrefixIndex::new(budget), pending: Vec::new(), next: 0 }
+        Residency { index: PrefixIndex::new(budget), replicas: Vec::new(), next: 0 }
     }
 
     /// How many leading blocks of `chain` each replica holds or is about to hold.
@@ -47,18 +63,16 @@ impl Residency {
     /// Claims `chain` for `replica` as pending.
     pub fn claim(&mut self, chain: &Arc<[u64]>, replica: ReplicaId) -> Claim {
         let added_from = self.index.hold(chain, replica);
-        if self.pending.len() <= replica.index() {
-            self.pending.resize_with(replica.index() + 1, Vec::new);
-        }
         self.next += 1;
-        self.pending[replica.index()].push(Pending { number: self.next, chain: chain.clone(), added_from });
+        let pending = Pending { number: self.next, chain: chain.clone(), added_from };
+        self.at(replica).pending.push(pending);
         Claim { replica, number: self.next }
     }
 
     /// The engine has generated: the whole prompt is in its cache.
     pub fn confirm(&mut self, claim: Claim) {
         let Some(held) = self.take(claim) else { return };
-        for other in &mut self.pending[claim.replica.index()] {
+        for other in &mut self.at(claim.replica).pending {
             other.added_from = other.added_from.max(shared(&held.chain, &other.chain));
         }
     }
@@ -67,7 +81,7 @@ impl Residency {
     pub fn withdraw(&mut self, claim: Claim) {
         let Some(failed) = self.take(claim) else { return };
         let mut from = failed.added_from;
-        for other in &mut self.pending[claim.replica.index()] {
+        for other in &mut self.at(claim.replica).pending {
             let common = shared(&failed.chain, &other.chain);
             if common > failed.added_from {
                 // the other one takes over what both would have added
@@ -81,9 +95,30 @@ impl Residency {
     /// The replica has lost its cache, and with it what is pending there.
     pub fn forget(&mut self, replica: ReplicaId) {
         self.index.forget(replica);
-        if let Some(pending) = self.pending.get_mut(replica.index()) {
-            pending.clear();
+        *self.at(replica) = AtReplica::default();
+    }
+
+    /// The truth about a prompt that was just served: `predicted` leading blocks of `chain` were believed to be held,
+    /// `cached` tokens came from the cache. Returns whether this shows that the replica's cache had been emptied; then
+    /// everything is forgotten but this prompt and those being read there now.
+    pub fn report(&mut self, chain: &[u64], replica: ReplicaId, predicted: u32, cached: u64) -> bool {
+        if predicted < LEAST_PREDICTED {
+            return false;
         }
+        let at = self.at(replica);
+        at.denials = if cached == 0 { at.denials + 1 } else { 0 };
+        if at.denials < DENIALS {
+            return false;
+        }
+        at.denials = 0;
+        self.index.forget(replica);
+        self.index.hold(chain, replica);
+        if let Some(at) = self.replicas.get_mut(replica.index()) {
+            for pending in &mut at.pending {
+                pending.added_from = pending.added_from.min(self.index.hold(&pending.chain, replica));
+            }
+        }
+        true
     }
 
     /// Heap bytes of the index.
@@ -96,8 +131,15 @@ impl Residency {
         self.index.blocks()
     }
 
+    fn at(&mut self, replica: ReplicaId) -> &mut AtReplica {
+        if self.replicas.len() <= replica.index() {
+            self.replicas.resize_with(replica.index() + 1, AtReplica::default);
+        }
+        &mut self.replicas[replica.index()]
+    }
+
     fn take(&mut self, claim: Claim) -> Option<Pending> {
-        let pending = self.pending.get_mut(claim.replica.index())?;
+        let pending = &mut self.replicas.get_mut(claim.replica.index())?.pending;
         let at = pending.iter().position(|p| p.number == claim.number)?;
         Some(pending.swap_remove(at))
     }
@@ -176,6 +218,25 @@ mod tests {
         assert_eq!(overlap(&r, &[1, 2]), 2);
         r.confirm(b);
         assert_eq!(overlap(&r, &[1, 2]), 2);
+    }
+
+    #[test]
+    fn an_emptied_cache_is_noticed_by_the_second_denial_in_a_row() {
+        let mut r = Residency::new(1 << 20);
+        for head in [10, 20, 30] {
+            let claim = r.claim(&chain(&[head, head + 1, head + 2, head + 3, head + 4]), R);
+            r.confirm(claim);
+        }
+        let reading = r.claim(&chain(&[40, 41, 42, 43, 44]), R);
+        assert!(!r.report(&[10, 11, 12, 13, 14], R, 5, 0));
+        assert!(!r.report(&[10, 11, 12, 13, 14], R, 5, 900), "a prompt of its own kind");
+        assert!(!r.report(&[10, 11, 12, 13, 14], R, 3, 0), "too little was predicted");
+        assert!(!r.report(&[10, 11, 12, 13, 14], R, 5, 0));
+        assert!(r.report(&[20, 21, 22, 23, 24], R, 5, 0));
+        assert_eq!((overlap(&r, &[30, 31]), overlap(&r, &[10, 11])), (0, 0));
+        assert_eq!((overlap(&r, &[20, 21, 22, 23, 24]), overlap(&r, &[40, 41, 42, 43, 44])), (5, 5));
+        r.withdraw(reading);
+        assert_eq!(overlap(&r, &[40]), 0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! | phase | file | what happens |
 //! |---|---|---|
+//! | a new connection | [`front`] | HTTP/1 or HTTP/2 |
 //! | `request_filter` | [`request`], [`body`], [`prepare`] | own endpoints; the body is read and fingerprinted |
 //! | `upstream_peer`, `upstream_request_filter` | [`peer`] | a replica is chosen and reserved; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | [`retry`] | a failed attempt goes on or ends |
@@ -15,6 +16,7 @@
 mod body;
 mod context;
 mod finish;
+mod front;
 mod headers;
 mod peer;
 mod prepare;
@@ -24,6 +26,7 @@ mod respond;
 mod retry;
 
 pub use context::Context;
+pub use front::Front;
 pub use peer::keepalive;
 pub use prepare::{PromptShape, prepare};
 
@@ -74,14 +77,15 @@ pub struct Settings {
     pub access_log: bool,
 }
 
-/// The proxy service.
+/// The proxy service; copies share everything.
+#[derive(Clone)]
 pub struct Proxy {
     router: Arc<Router>,
     metrics: Arc<Metrics>,
     settings: Settings,
     /// Set when the process has begun to go away.
     draining: Arc<AtomicBool>,
-    ids: RequestIds,
+    ids: Arc<RequestIds>,
 }
 
 /// Request ids: unlike between processes, cheap within one.
@@ -100,7 +104,7 @@ impl Proxy {
         draining: Arc<AtomicBool>,
         seed: u64,
     ) -> Self {
-        Proxy { router, metrics, settings, draining, ids: RequestIds { seed, next: AtomicU64::new(0) } }
+        Proxy { router, metrics, settings, draining, ids: Arc::new(RequestIds { seed, next: AtomicU64::new(0) }) }
     }
 }
 

@@ -119,20 +119,17 @@ impl Proxy {
     /// What a good answer tells of its replica and its model.
     fn learn(&self, ctx: &mut Context) {
         let (Some(attempt), false) = (&mut ctx.attempt, ctx.relay.broken || !ctx.relay.good) else { return };
+        let Usage { prompt: Some(prompt), cached, completion } = ctx.relay.usage else { return };
         let fleet = self.router.fleet();
         let model = ctx.prompt.model.as_deref();
-        #[expect(clippy::cast_precision_loss, reason = "token counts and sizes fit a float")]
-        let (usage, bytes) = {
-            let float = |n: Option<u64>| n.map(|n| n as f64);
-            let u = ctx.relay.usage;
-            ([float(u.prompt), float(u.cached), float(u.completion)], ctx.prompt.prompt_bytes as f64)
-        };
-        let [prompt, cached, output] = usage;
-        if let Some(prompt) = prompt.filter(|_| bytes > 0.0) {
-            fleet.models().learn(model, Some((bytes, prompt)), output);
-            // without a word on the cache, what was new cannot be told from what was held
-            if let Some(cached) = cached {
-                attempt.reservation.learn(Reported { new: prompt - cached, cached, output });
+        fleet.models().learn(model, ctx.prompt.prompt_bytes, prompt, completion);
+        // without a word on the cache, what was new cannot be told from what was held
+        let Some(cached) = cached else { return };
+        attempt.reservation.learn(Reported { new: prompt.saturating_sub(cached), cached, output: completion });
+        if let Some(chosen) = ctx.route.as_ref().and_then(|r| r.decision.ranked.get(r.position)) {
+            self.metrics.predicted(fleet.tokens_of_blocks(chosen.overlap, model).min(prompt));
+            if let Some(chain) = &ctx.prompt.chain {
+                fleet.report(chain, chosen.id, chosen.overlap, cached);
             }
         }
     }

@@ -16,18 +16,15 @@ use crate::policy::retry::Limits;
 use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
 use crate::proxy::keepalive;
-use crate::proxy::{Phases, PromptShape, Proxy, Settings};
+use crate::proxy::{Front, Phases, PromptShape, Proxy, Settings};
 use crate::telemetry::metrics::Metrics;
 use http::HeaderValue;
-use pingora_core::apps::HttpServerOptions;
 use pingora_core::listeners::TcpSocketOptions;
-use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::server::Server;
 use pingora_core::server::configuration::Opt;
 use pingora_core::services::background::background_service;
 use pingora_core::services::listening::Service;
 use pingora_load_balancing::{Backends, LoadBalancer};
-use pingora_proxy::ProxyServiceBuilder;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -36,9 +33,6 @@ use thiserror::Error;
 
 /// How often host names are resolved again.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
-/// HTTP/2 upload windows: with the protocol's default of 64 KiB a long prompt waits for a round trip per 64 KiB.
-const H2_STREAM_WINDOW: u32 = 4 << 20;
-const H2_CONNECTION_WINDOW: u32 = 16 << 20;
 
 /// Why ramjet could not start.
 #[derive(Debug, Error)]
@@ -81,7 +75,7 @@ pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, Start
     let router = Arc::new(Router::new(fleet.clone(), background.task()));
     let draining = Arc::new(AtomicBool::new(false));
     let proxy = Proxy::new(router, metrics.clone(), settings(config), draining.clone(), random());
-    let api = api_service(&server, config, proxy);
+    let api = api_service(&server, config, &proxy);
     let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone()));
     admin.add_tcp(&config.listen.admin.to_string());
     admin.threads = Some(1);
@@ -197,15 +191,9 @@ fn discover_once(balancer: &LoadBalancer<CacheAware>) -> Result<(), StartError> 
     runtime.block_on(balancer.update()).map_err(|e| StartError::Discovery(e.to_string()))
 }
 
-fn api_service(server: &Server, config: &Config, proxy: Proxy) -> Service<pingora_proxy::HttpProxy<Proxy>> {
-    let mut options = HttpServerOptions::default();
-    options.h2c = true;
-    let mut service = ProxyServiceBuilder::new(&server.configuration, proxy).server_options(options).build();
-    if let Some(app) = service.app_logic_mut() {
-        let mut h2 = default_h2_options();
-        h2.initial_window_size(H2_STREAM_WINDOW).initial_connection_window_size(H2_CONNECTION_WINDOW);
-        app.h2_options = Some(h2);
-    }
+fn api_service(server: &Server, config: &Config, proxy: &Proxy) -> Service<Front> {
+    let mut service = Service::new("api".to_owned(), Front::new(proxy, &server.configuration));
+    service.threads = Some(server.configuration.threads);
     for address in &config.listen.api {
         match address {
             ListenAddr::Tcp(address) => service.add_tcp_with_settings(&address.to_string(), socket_options(config)),

@@ -37,6 +37,8 @@ metrics! {
         prompt_tokens: counter("ramjet_prompt_tokens_total", "Prompt tokens, as engines reported them.");
         cached_tokens: counter("ramjet_cached_prompt_tokens_total",
             "Prompt tokens that engines reported as served from their prefix cache.");
+        predicted_cached: counter("ramjet_predicted_cached_prompt_tokens_total",
+            "Prompt tokens that were expected to be cached, of answers that reported how many were.");
         completion_tokens: counter("ramjet_completion_tokens_total", "Generated tokens, as engines reported them.");
         unreported: counter("ramjet_cached_tokens_unreported_total",
             "Good inference answers that did not say how many prompt tokens were cached.");
@@ -143,6 +145,11 @@ impl Metrics {
     /// The client left.
     pub fn client_left(&self) {
         self.disconnects.inc();
+    }
+
+    /// An answer reported its cached tokens; so many had been expected.
+    pub fn predicted(&self, tokens: u64) {
+        self.predicted_cached.inc_by(tokens);
     }
 
     /// A request ended.

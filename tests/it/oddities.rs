@@ -50,6 +50,20 @@ async fn an_http_1_0_client_gets_a_body_without_chunks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_shorter_than_an_http2_preface_is_answered() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    h1.send(b"GET / HTTP/1.0\r\n\r\n").await;
+    assert_eq!(h1.answer().await.unwrap().status, 200);
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    for byte in b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n" {
+        h1.send(&[*byte]).await;
+    }
+    assert_eq!(h1.answer().await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn requests_sent_in_one_go_are_answered_in_order() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;

@@ -100,3 +100,54 @@ async fn equal_prompts_that_arrive_together_meet_on_one_replica() {
     }
     assert_eq!(homes.len(), 1, "{homes:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_denies_what_it_should_hold_gets_no_credit_for_it() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let ramjet = Ramjet::start(&[a.addr, b.addr]).await;
+    let usage = |cached| {
+        format!(
+            "json={{\"usage\":{{\"prompt_tokens\":9000,\"completion_tokens\":1,\
+             \"prompt_tokens_details\":{{\"cached_tokens\":{cached}}}}}}}"
+        )
+    };
+    let cold = || async {
+        let reasons = ramjet.series("ramjet_route_decisions_total").await;
+        reasons.iter().find(|(l, _)| l.contains("cold")).unwrap().1
+    };
+    // two conversations, one on each replica, served from the cache as predicted
+    for turns in 3..6 {
+        for speaker in [1, 2] {
+            client::chat(ramjet.api, &usage(8000), &turn(speaker, turns)).await.unwrap();
+        }
+    }
+    assert_eq!(cold().await, 2.0);
+    // one replica's cache is emptied: it denies twice what it should hold
+    for turns in 6..8 {
+        client::chat(ramjet.api, &usage(0), &turn(1, turns)).await.unwrap();
+    }
+    ramjet.settled().await;
+    // the conversation itself is held again, and the other replica is still believed
+    client::chat(ramjet.api, &usage(8000), &turn(1, 8)).await.unwrap();
+    client::chat(ramjet.api, &usage(8000), &turn(2, 8)).await.unwrap();
+    assert_eq!(cold().await, 2.0);
+    assert!(ramjet.metric("ramjet_predicted_cached_prompt_tokens_total").await > 8000.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cost_policy_keeps_conversations_and_spreads_new_ones() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let config = "routing: { policy: cost }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, ..Start::default() }).await;
+    let mut homes: Vec<String> = Vec::new();
+    for turns in 2..8 {
+        for speaker in 0..4 {
+            let at = ordinal(&ramjet, &turn(speaker, turns)).await;
+            match homes.get(speaker) {
+                None => homes.push(at),
+                Some(home) => assert_eq!(&at, home, "speaker {speaker}, turn {turns}"),
+            }
+        }
+    }
+    assert_eq!(homes.iter().filter(|h| *h == "0").count(), 2, "{homes:?}");
+}
