@@ -9,6 +9,7 @@ mod engine;
 mod num;
 mod router;
 mod signal;
+mod sim;
 mod swarm;
 
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ enum Command {
     Compare(compare::CompareArgs),
     /// engines, router and agents in one command, for about a minute
     Demo(demo::DemoArgs),
+    /// routing rules against modelled engines in virtual time, no sockets
+    Sim(sim::SimArgs),
 }
 
 fn main() -> ExitCode {
@@ -70,5 +73,6 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Swarm(args) => swarm::run(args).await,
         Command::Compare(args) => compare::run(args).await,
         Command::Demo(args) => demo::run(args).await,
+        Command::Sim(args) => sim::run(&args),
     }
 }
