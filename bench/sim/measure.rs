@@ -18,6 +18,8 @@ pub(crate) struct Tally {
     /// sum of |believed − true| cached tokens, where the rule had a belief
     pub(crate) mistaken_tokens: u64,
     pub(crate) busy_ms: Vec<f64>,
+    /// time that completed requests spent at each replica
+    pub(crate) spent_ms: Vec<f64>,
 }
 
 /// What has been said so far: the cache of infinite size that no engine has.
@@ -57,7 +59,9 @@ pub(crate) struct Row {
     /// share of a session's turns that stay where the one before was
     pub(crate) sticky: f64,
     /// busy time of the busiest replica to the mean
-    pub(crate) imbalance: f64,
+    pub(crate) busy: f64,
+    /// time requests spent at the most crowded replica to the mean: tells replicas apart that are all always busy
+    pub(crate) crowd: f64,
     /// mean error of the belief about cached tokens, as a share of the prompt
     pub(crate) mistaken: f64,
     /// requests that were cut off
@@ -65,12 +69,15 @@ pub(crate) struct Row {
 }
 
 impl Tally {
+    pub(crate) fn new(replicas: usize) -> Self {
+        Self { spent_ms: vec![0.0; replicas], ..Self::default() }
+    }
+
     /// The figures of a run watched for so many ms.
     pub(crate) fn row(&self, watched_ms: f64) -> Row {
         let mut ttft = self.ttft_ms.clone();
         ttft.sort_unstable_by(f64::total_cmp);
         let at = |q: f64| quantile(&ttft, q) / 1000.0;
-        let mean = self.busy_ms.iter().sum::<f64>() / self.busy_ms.len().max(1) as f64;
         Row {
             per_minute: self.turns as f64 * 60e3 / watched_ms,
             ttft_p50_s: at(0.50),
@@ -78,7 +85,8 @@ impl Tally {
             ttft_p99_s: at(0.99),
             reused: share(self.cached_tokens as f64, self.reusable_tokens as f64),
             sticky: share(self.stayed as f64, self.followed as f64),
-            imbalance: share(self.busy_ms.iter().copied().fold(0.0, f64::max), mean),
+            busy: imbalance(&self.busy_ms),
+            crowd: imbalance(&self.spent_ms),
             mistaken: share(self.mistaken_tokens as f64, self.prompt_tokens as f64),
             lost: self.lost as f64,
         }
@@ -96,11 +104,18 @@ impl Row {
             ttft_p99_s: of(|r| r.ttft_p99_s),
             reused: of(|r| r.reused),
             sticky: of(|r| r.sticky),
-            imbalance: of(|r| r.imbalance),
+            busy: of(|r| r.busy),
+            crowd: of(|r| r.crowd),
             mistaken: of(|r| r.mistaken),
             lost: of(|r| r.lost),
         }
     }
+}
+
+/// The largest to the mean.
+fn imbalance(of: &[f64]) -> f64 {
+    let mean = of.iter().sum::<f64>() / of.len().max(1) as f64;
+    share(of.iter().copied().fold(0.0, f64::max), mean)
 }
 
 fn quantile(sorted: &[f64], q: f64) -> f64 {

@@ -32,6 +32,9 @@ pub(crate) struct SimArgs {
     /// rules by name, comma-separated (default: all); the oracles are always added
     #[arg(long, value_delimiter = ',')]
     rule: Vec<String>,
+    /// a trace in Mooncake's format, for the workload `trace`
+    #[arg(long, value_name = "FILE")]
+    trace: Option<String>,
     /// the first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -51,16 +54,28 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), String> {
     let rules = chosen("rule", &args.rule, &rule::ALL)?;
     let rules = rule::ALL.into_iter().filter(|name| rules.contains(name) || rule::is_oracle(name));
     let rules: Vec<&'static str> = rules.collect();
-    let known: Vec<&'static str> = workload::names().collect();
     let mut out = std::io::stdout();
-    for name in chosen("workload", &args.workload, &known)? {
-        let workload = Workload::named(name, args.quick).ok_or_else(|| format!("{name}: no such workload"))?;
+    for workload in workloads(args)? {
         let rows = rules.iter().map(|&rule| Ok((rule, row(&workload, rule, args)?)));
         let table = Table { rows: rows.collect::<Result<_, String>>()?, workload: &workload };
         let text = if args.json { table.json() } else { table.text() };
         writeln!(out, "{}", text.trim_end_matches(if args.json { "\n" } else { "" })).map_err(|e| e.to_string())?;
     }
     Ok(())
+}
+
+fn workloads(args: &SimArgs) -> Result<Vec<Workload>, String> {
+    let known: Vec<&'static str> = workload::ALL.into_iter().chain([workload::TRACE]).collect();
+    let mut all = Vec::new();
+    for name in chosen("workload", &args.workload, &known)? {
+        all.extend(match (Workload::named(name, args.quick), &args.trace) {
+            (Some(workload), _) => Some(workload),
+            (None, Some(path)) => Some(Workload::trace(path, args.quick)?),
+            (None, None) if args.workload.is_empty() => None,
+            (None, None) => return Err(format!("workload {name} needs --trace FILE")),
+        });
+    }
+    Ok(all)
 }
 
 fn row(workload: &Workload, rule: &str, args: &SimArgs) -> Result<Row, String> {

@@ -33,19 +33,20 @@ impl Table<'_> {
         if let Some((name, _)) = reference {
             out += &format!(" (reference: {name})");
         }
-        out += "\n  rule            turns/min  p50 s  p95 s  p99 s  reused  sticky  imbal.  belief   turns   p95 × reference\n";
+        out += "\n  rule            turns/min  p50 s  p95 s  p99 s  reused  sticky  busy  crowd  belief   turns   p95 × reference\n";
         for (name, row) in &self.rows {
             let turns = reference.map_or(0.0, |(_, r)| share(row.per_minute, r.per_minute));
             let p95 = reference.map_or(0.0, |(_, r)| share(row.ttft_p95_s, r.ttft_p95_s));
             out += &format!(
-                "  {name:<15} {:>9.0} {:>6.2} {:>6.2} {:>6.2} {:>6.1}% {:>6.1}% {:>7.2} {:>6.1}% {turns:>7.3} {p95:>7.2}\n",
+                "  {name:<15} {:>9.0} {:>6.2} {:>6.2} {:>6.2} {:>6.1}% {:>6.1}% {:>5.2} {:>6.2} {:>6.1}% {turns:>7.3} {p95:>7.2}\n",
                 row.per_minute,
                 row.ttft_p50_s,
                 row.ttft_p95_s,
                 row.ttft_p99_s,
                 row.reused * 100.0,
                 row.sticky * 100.0,
-                row.imbalance,
+                row.busy,
+                row.crowd,
                 row.mistaken * 100.0,
             );
         }
@@ -67,7 +68,8 @@ impl Table<'_> {
                 "ttft_p99_s": row.ttft_p99_s,
                 "reused": row.reused,
                 "sticky": row.sticky,
-                "imbalance": row.imbalance,
+                "imbalance": row.busy,
+                "crowding": row.crowd,
                 "belief_error": row.mistaken,
                 "lost": row.lost,
                 "per_minute_ratio": ratio(|r| r.per_minute),

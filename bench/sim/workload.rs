@@ -1,7 +1,11 @@
 //! The workloads by name: a fleet, a population, what happens to the fleet, and how long it is watched.
 
-use super::clients::Clients;
+use std::sync::Arc;
+
 use super::clients::agents::Agents;
+use super::clients::fanout::Fanout;
+use super::clients::open::{Rag, Trace};
+use super::clients::{Clients, talk};
 use crate::engine::params::Params;
 
 /// Something that happens to a replica.
@@ -30,38 +34,100 @@ pub(crate) struct Workload {
     population: Population,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 enum Population {
     Agents(usize),
+    Talk(talk::Shape, usize),
+    Fanout(usize),
+    /// requests per second
+    Rag(f64),
+    Trace(Arc<Trace>),
 }
 
-/// The name, the text for the table's title, replicas and population.
-const ALL: [(&str, &str, usize, Population); 4] = [
-    ("agents-2", "64 coding agents", 2, Population::Agents(64)),
-    ("agents-8", "256 coding agents", 8, Population::Agents(256)),
-    ("agents-40", "1200 coding agents", 40, Population::Agents(1200)),
-    ("agents-100", "3000 coding agents", 100, Population::Agents(3000)),
+/// The names of all workloads that need no file.
+pub(crate) const ALL: [&str; 14] = [
+    "agents-2-few",
+    "agents-2",
+    "agents-8",
+    "agents-40",
+    "agents-100",
+    "chat",
+    "fanout",
+    "rag",
+    "slow-one",
+    "slow-half",
+    "small-caches",
+    "restart",
+    "flush",
+    "decode",
 ];
+/// The workload that is a trace.
+pub(crate) const TRACE: &str = "trace";
 
-/// The names of all workloads.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    ALL.iter().map(|&(name, ..)| name)
-}
+const SHORT: f64 = 240e3;
 
 impl Workload {
     /// The workload of this name; `quick` watches it for a shorter time.
     pub(crate) fn named(name: &str, quick: bool) -> Option<Self> {
-        let &(name, about, replicas, population) = ALL.iter().find(|&&(known, ..)| known == name)?;
-        let (warm_up, watch) = if quick { (120e3, 60e3) } else { (240e3, 300e3) };
-        let slowdown = vec![1.0; replicas];
-        let kv_tokens = 4_900_000;
-        Some(Self { name, about, slowdown, kv_tokens, warm_up, watch, faults: Vec::new(), population })
+        use Population::{Agents, Fanout, Rag, Talk};
+        let plain = |replicas, population, about| Self::plain(replicas, population, about, quick);
+        let fault = |what| {
+            let mut workload = plain(4, Agents(112), "112 coding agents, one replica loses its cache");
+            workload.faults = vec![(workload.watch / 3.0, 1, what)];
+            workload
+        };
+        let mut workload = match name {
+            "agents-2-few" => plain(2, Agents(16), "16 coding agents"),
+            "agents-2" => plain(2, Agents(64), "64 coding agents"),
+            "agents-8" => plain(8, Agents(256), "256 coding agents"),
+            "agents-40" => plain(40, Agents(1200), "1200 coding agents"),
+            "agents-100" => plain(100, Agents(3000), "3000 coding agents"),
+            "chat" => plain(4, Talk(talk::CHAT, 800), "800 users of 24 applications"),
+            "fanout" => plain(4, Fanout(16), "16 programs that ask 10 things at once about something new"),
+            "rag" => plain(4, Rag(2.0), "questions about unique documents, 2 a second"),
+            "slow-one" => plain(4, Agents(98), "98 coding agents, one replica half as fast").slow(1),
+            "slow-half" => plain(8, Agents(168), "168 coding agents, four replicas half as fast").slow(4),
+            "small-caches" => {
+                let tight = plain(2, Agents(64), "64 coding agents, caches half of the working set");
+                Self { kv_tokens: 900_000, ..tight }
+            }
+            "restart" => fault(Fault::Restart(20e3)),
+            "flush" => fault(Fault::Flush),
+            "decode" => plain(4, Talk(talk::DECODE, 400), "400 users, short prompts and long answers"),
+            _ => return None,
+        };
+        workload.name = ALL.into_iter().find(|known| *known == name)?;
+        Some(workload)
+    }
+
+    /// A recorded trace; `quick` ends it after a quarter.
+    pub(crate) fn trace(path: &str, quick: bool) -> Result<Self, String> {
+        let trace = Arc::new(Trace::read(path)?);
+        let length = if quick { trace.length() / 4.0 } else { trace.length() };
+        let mut workload = Self::plain(6, Population::Trace(trace), "a recorded trace", quick);
+        (workload.name, workload.warm_up, workload.watch) = (TRACE, length / 10.0, length * 0.9);
+        Ok(workload)
+    }
+
+    fn plain(replicas: usize, population: Population, about: &'static str, quick: bool) -> Self {
+        let (warm_up, watch) = if quick { (SHORT / 2.0, SHORT / 4.0) } else { (SHORT, SHORT * 1.5) };
+        let (slowdown, faults) = (vec![1.0; replicas], Vec::new());
+        Self { name: "", about, slowdown, kv_tokens: 4_900_000, warm_up, watch, faults, population }
+    }
+
+    fn slow(mut self, replicas: usize) -> Self {
+        self.slowdown[..replicas].fill(2.0);
+        self
     }
 
     /// Who asks.
     pub(crate) fn clients(&self, seed: u64) -> Box<dyn Clients> {
-        match self.population {
-            Population::Agents(count) => Box::new(Agents::new(count, seed)),
+        match &self.population {
+            Population::Agents(count) => Box::new(Agents::new(*count, seed)),
+            Population::Talk(shape, count) => Box::new(talk::Talk::new(*shape, *count, seed)),
+            Population::Fanout(count) => Box::new(Fanout::new(*count, seed)),
+            Population::Rag(per_s) => Box::new(Rag::new(*per_s, self.warm_up + self.watch, seed)),
+            Population::Trace(trace) => Box::new(trace.clone()),
         }
     }
 

@@ -88,7 +88,7 @@ impl<'a> World<'a> {
             free: Vec::new(),
             open: Vec::new(),
             memory: Memory::default(),
-            tally: Tally::default(),
+            tally: Tally::new(n),
             busy_before: vec![0.0; n],
             started: 0,
             ended: 0,
@@ -131,7 +131,7 @@ impl<'a> World<'a> {
                     self.rule.restarted(replica, self.now);
                 }
                 Event::Watch => {
-                    self.tally = Tally::default();
+                    self.tally = Tally::new(self.engines.len());
                     self.busy_before = self.engines.iter().map(|engine| engine.stats().busy_ms).collect();
                 }
             }
@@ -163,7 +163,7 @@ impl<'a> World<'a> {
 
     fn wake(&mut self, client: usize) {
         let mut asks = Vec::new();
-        self.clients.wake(client, self.now, &mut asks);
+        self.clients.wake(client, &mut asks);
         for ask in asks {
             self.ask(client, ask);
         }
@@ -259,6 +259,7 @@ impl<'a> World<'a> {
         let least_gap_ms = if output_tokens > 1 { flight.least_gap } else { 0.0 };
         let seen = End { replica, ttft_ms, prompt_tokens, cached_tokens, output_tokens, mean_gap_ms, least_gap_ms };
         self.rule.end(&flight.request, &seen, self.now);
+        self.tally.spent_ms[replica] += self.now - flight.sent;
         self.memory.learn(&flight.job.chain);
         self.tally.turns += 1;
         self.close(slot, flight.client, true);

@@ -1,7 +1,7 @@
 //! Developers with coding agents: a harness prompt that many share, a text about the repository that a few share, a
 //! conversation that grows from 20k to 110k tokens and is then compacted to a summary.
 
-use super::{Ask, Clients, Purpose};
+use super::{Ask, Clients, Purpose, log_between};
 use crate::num::{Rng, size};
 use crate::sim::content::Text;
 
@@ -82,17 +82,12 @@ impl Agents {
     }
 }
 
-/// A number whose logarithm is uniform.
-pub(crate) fn log_between(rng: &mut Rng, low: f64, high: f64) -> f64 {
-    rng.between(low.ln(), high.ln()).exp()
-}
-
 impl Clients for Agents {
     fn start(&self) -> Vec<(f64, usize)> {
         (0..self.agents.len()).map(|id| (self.rng(Purpose::Start, id, 1).between(0.0, 60e3), id)).collect()
     }
 
-    fn wake(&mut self, id: usize, _: f64, out: &mut Vec<Ask>) {
+    fn wake(&mut self, id: usize, out: &mut Vec<Ask>) {
         let number = self.agents[id].turn;
         let turn = self.turn(id, number);
         let mut prompt = self.agents[id].text.clone();

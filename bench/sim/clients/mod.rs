@@ -4,8 +4,12 @@
 //! is drawn for a turn depends on (seed, client, number) alone, so slow answers change nothing in what follows.
 
 pub(crate) mod agents;
+pub(crate) mod fanout;
+pub(crate) mod open;
+pub(crate) mod talk;
 
 use super::content::Text;
+use crate::num::Rng;
 
 /// One request of a client.
 #[derive(Debug, Clone)]
@@ -25,7 +29,7 @@ pub(crate) trait Clients {
     /// When each client wakes first.
     fn start(&self) -> Vec<(f64, usize)>;
     /// A client wakes and asks.
-    fn wake(&mut self, client: usize, now: f64, out: &mut Vec<Ask>);
+    fn wake(&mut self, client: usize, out: &mut Vec<Ask>);
     /// The last of a client's open requests has ended, the turn completely or not: how long until it wakes again.
     fn answered(&mut self, client: usize, complete: bool) -> Option<f64>;
 }
@@ -40,4 +44,9 @@ pub(crate) enum Purpose {
     Answer = 5,
     Start = 6,
     Summary = 7,
+}
+
+/// A number whose logarithm is uniform.
+fn log_between(rng: &mut Rng, low: f64, high: f64) -> f64 {
+    rng.between(low.ln(), high.ln()).exp()
 }
