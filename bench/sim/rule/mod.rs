@@ -100,7 +100,7 @@ pub(crate) trait Rule {
 }
 
 /// Every rule by name, in the order of the tables.
-pub(crate) const ALL: [&str; 13] = [
+pub(crate) const ALL: [&str; 14] = [
     "round_robin",
     "least_loaded",
     "load",
@@ -114,6 +114,7 @@ pub(crate) const ALL: [&str; 13] = [
     "sticky",
     "oracle_ttft",
     "oracle_whole",
+    "oracle_future",
 ];
 
 /// The rules whose best one is the reference.
@@ -124,7 +125,9 @@ pub(crate) fn is_oracle(name: &str) -> bool {
 /// The rule of this name for so many replicas.
 pub(crate) fn build(name: &str, replicas: usize) -> Option<Box<dyn Rule>> {
     use affinity::Affinity;
+    use oracle::Aim;
     let library = |kind, basis| Box::new(Affinity::new(replicas, kind, basis));
+    let oracle = |aim| Box::new(oracle::Oracle::new(replicas, aim));
     Some(match name {
         "round_robin" => Box::new(simple::RoundRobin::default()),
         "least_loaded" => Box::new(simple::LeastLoaded::new(replicas)),
@@ -137,8 +140,9 @@ pub(crate) fn build(name: &str, replicas: usize) -> Option<Box<dyn Rule>> {
         "absolute" => library(PolicyKind::Affinity, Basis::Absolute),
         "marginal" => library(PolicyKind::Affinity, Basis::Marginal),
         "relative" => library(PolicyKind::Affinity, Basis::Relative),
-        "oracle_ttft" => Box::new(oracle::Oracle::own_ttft(replicas)),
-        "oracle_whole" => Box::new(oracle::Oracle::whole(replicas, 1.0)),
+        "oracle_ttft" => oracle(Aim::Ttft),
+        "oracle_whole" => oracle(Aim::Whole),
+        "oracle_future" => oracle(Aim::Future),
         _ => return None,
     })
 }

@@ -1,8 +1,9 @@
 //! The reference: it sees every engine's true cache, queue, batch and rates, and knows how long each answer will be.
 //!
-//! Two objectives, of which a workload's better one counts: the earliest first token for this request; or its whole time
+//! Three objectives, of which a workload's best one counts: the earliest first token for this request; its whole time
 //! there plus the delay it imposes on those already there (its prefill stalls every stream that runs then, its decode
-//! makes their steps longer). Neither knows the future: who comes next, and which sessions will follow this choice.
+//! makes their steps longer); or that plus the delay imposed on those who will come there before the queue is empty
+//! again, at the rate at which they came lately. None knows which sessions will follow this choice.
 
 use std::collections::HashMap;
 
@@ -22,27 +23,62 @@ struct Forecast {
     whole: f64,
     /// ms added to all others there together
     imposed: f64,
+    /// ms of prefill that are queued before it, and its own
+    backlog: f64,
+    read: f64,
 }
 
 /// See the module header.
 #[derive(Debug)]
 pub(super) struct Oracle {
-    /// weight of what is imposed; `None`: only the first token counts
-    others: Option<f64>,
+    aim: Aim,
     /// tokens each waiting request will have to read
     to_read: HashMap<u64, usize>,
     turns: Inflight,
+    flow: Vec<Flow>,
+}
+
+/// What an oracle minimises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// the request's own time to first token
+    Ttft,
+    /// its own whole time and the delay of those present
+    Whole,
+    /// likewise, and the delay of those to come
+    Future,
+}
+
+/// Over how long arrivals are averaged, ms.
+const MEMORY_MS: f64 = 60e3;
+
+/// Arrivals at a replica, and the prefill they bring, with exponential forgetting.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flow {
+    at: f64,
+    requests: f64,
+    read_ms: f64,
+}
+
+impl Flow {
+    fn add(&mut self, now: f64, read_ms: f64) {
+        let keep = ((self.at - now) / MEMORY_MS).exp();
+        *self = Self { at: now, requests: self.requests * keep + 1.0, read_ms: self.read_ms * keep + read_ms };
+    }
+
+    /// What those to come will wait longer in all, if so much prefill is added to a backlog: each one who comes before
+    /// the queue is empty by all of it, or, near the end, by a part.
+    fn imposed(&self, now: f64, backlog: f64, read: f64) -> f64 {
+        let keep = ((self.at - now) / MEMORY_MS).exp() / MEMORY_MS;
+        let (rate, busy) = (self.requests * keep, (self.read_ms * keep).min(0.9));
+        rate * read * (backlog + read / 2.0) / (1.0 - busy)
+    }
 }
 
 impl Oracle {
-    /// Takes the earliest first token.
-    pub(super) fn own_ttft(replicas: usize) -> Self {
-        Self { others: None, to_read: HashMap::new(), turns: Inflight::new(replicas) }
-    }
-
-    /// Takes the least of own whole time and `others` × the delay imposed.
-    pub(super) fn whole(replicas: usize, others: f64) -> Self {
-        Self { others: Some(others), ..Self::own_ttft(replicas) }
+    pub(super) fn new(replicas: usize, aim: Aim) -> Self {
+        let (turns, flow) = (Inflight::new(replicas), vec![Flow::default(); replicas]);
+        Self { aim, to_read: HashMap::new(), turns, flow }
     }
 
     fn forecast(&self, know: &Knowledge, replica: usize, now: f64) -> Forecast {
@@ -64,7 +100,9 @@ impl Oracle {
         let stall = |tokens: usize| engine.steps(tokens) as f64 * engine.step_ms(batch) + engine.read_ms(tokens);
         let ttft = step_left + room_ms(engine, &running, own) + stall(before + own);
         let whole = ttft + job.output_tokens as f64 * engine.step_ms(batch + 1);
-        Forecast { cached, ttft, whole, imposed: imposed(engine, &running, queued, (ttft, own, job.output_tokens)) }
+        let imposed = imposed(engine, &running, queued, (ttft, own, job.output_tokens));
+        let (backlog, read) = (engine.read_ms(before), engine.read_ms(own));
+        Forecast { cached, ttft, whole, imposed, backlog, read }
     }
 }
 
@@ -108,13 +146,14 @@ fn shared(a: &[u64], b: &[u64]) -> usize {
 impl Rule for Oracle {
     fn place(&mut self, request: &Request, know: &Knowledge, now: f64) -> Decision {
         let forecasts: Vec<Forecast> = (0..know.engines.len()).map(|r| self.forecast(know, r, now)).collect();
-        let others = self.others;
-        let cost = |r: usize| match (others, &forecasts[r]) {
-            (None, f) => f.ttft,
-            (Some(weight), f) => f.whole + weight * f.imposed,
+        let cost = |r: usize| match (self.aim, &forecasts[r]) {
+            (Aim::Ttft, f) => f.ttft,
+            (Aim::Whole, f) => f.whole + f.imposed,
+            (Aim::Future, f) => f.whole + f.imposed + self.flow[r].imposed(now, f.backlog, f.read),
         };
         let replica = self.turns.least(know, cost);
         let cached = forecasts[replica].cached;
+        self.flow[replica].add(now, forecasts[replica].read);
         self.to_read.insert(request.id, know.job.prompt_tokens - cached);
         Decision { replica, cached: Some(cached) }
     }
