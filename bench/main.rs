@@ -1,7 +1,7 @@
 //! `ramjet-bench`: simulated engines and the load to put on them.
 //!
 //! An independent judge: it talks HTTP and does not link the router, so that a mistake in the router cannot hide in a
-//! shared helper.
+//! shared helper. Only `sim` links it: decisions cannot be judged in virtual time without the code that makes them.
 
 mod compare;
 mod demo;

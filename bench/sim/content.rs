@@ -49,6 +49,7 @@ impl Text {
     }
 
     /// Names of its whole blocks.
+    #[cfg(test)]
     pub(crate) fn chain(&self) -> &[u64] {
         &self.chain
     }

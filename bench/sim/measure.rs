@@ -17,6 +17,9 @@ pub(crate) struct Tally {
     pub(crate) stayed: u64,
     /// sum of |believed − true| cached tokens, where the rule had a belief
     pub(crate) mistaken_tokens: u64,
+    /// the same for the time to first token
+    pub(crate) mistaken_ms: f64,
+    pub(crate) waited_ms: f64,
     pub(crate) busy_ms: Vec<f64>,
     /// time that completed requests spent at each replica
     pub(crate) spent_ms: Vec<f64>,
@@ -64,6 +67,8 @@ pub(crate) struct Row {
     pub(crate) crowd: f64,
     /// mean error of the belief about cached tokens, as a share of the prompt
     pub(crate) mistaken: f64,
+    /// mean error of the expected time to first token, as a share of it
+    pub(crate) mistimed: f64,
     /// requests that were cut off
     pub(crate) lost: f64,
 }
@@ -88,6 +93,7 @@ impl Tally {
             busy: imbalance(&self.busy_ms),
             crowd: imbalance(&self.spent_ms),
             mistaken: share(self.mistaken_tokens as f64, self.prompt_tokens as f64),
+            mistimed: share(self.mistaken_ms, self.waited_ms),
             lost: self.lost as f64,
         }
     }
@@ -107,6 +113,7 @@ impl Row {
             busy: of(|r| r.busy),
             crowd: of(|r| r.crowd),
             mistaken: of(|r| r.mistaken),
+            mistimed: of(|r| r.mistimed),
             lost: of(|r| r.lost),
         }
     }

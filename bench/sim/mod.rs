@@ -9,8 +9,6 @@ mod content;
 mod measure;
 mod rule;
 mod table;
-#[cfg(test)]
-mod tests;
 mod workload;
 mod world;
 

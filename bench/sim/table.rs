@@ -33,12 +33,12 @@ impl Table<'_> {
         if let Some((name, _)) = reference {
             out += &format!(" (reference: {name})");
         }
-        out += "\n  rule            turns/min  p50 s  p95 s  p99 s  reused  sticky  busy  crowd  belief   turns   p95 × reference\n";
+        out += "\n  rule            turns/min  p50 s  p95 s  p99 s  reused  sticky  busy  crowd  err cached/ttft   turns   p95 × reference\n";
         for (name, row) in &self.rows {
             let turns = reference.map_or(0.0, |(_, r)| share(row.per_minute, r.per_minute));
             let p95 = reference.map_or(0.0, |(_, r)| share(row.ttft_p95_s, r.ttft_p95_s));
             out += &format!(
-                "  {name:<15} {:>9.0} {:>6.2} {:>6.2} {:>6.2} {:>6.1}% {:>6.1}% {:>5.2} {:>6.2} {:>6.1}% {turns:>7.3} {p95:>7.2}\n",
+                "  {name:<15} {:>9.0} {:>6.2} {:>6.2} {:>6.2} {:>6.1}% {:>6.1}% {:>5.2} {:>6.2} {:>6.1}%/{:>5.0}% {turns:>7.3} {p95:>7.2}\n",
                 row.per_minute,
                 row.ttft_p50_s,
                 row.ttft_p95_s,
@@ -48,6 +48,7 @@ impl Table<'_> {
                 row.busy,
                 row.crowd,
                 row.mistaken * 100.0,
+                row.mistimed * 100.0,
             );
         }
         out
@@ -70,7 +71,8 @@ impl Table<'_> {
                 "sticky": row.sticky,
                 "imbalance": row.busy,
                 "crowding": row.crowd,
-                "belief_error": row.mistaken,
+                "cached_error": row.mistaken,
+                "ttft_error": row.mistimed,
                 "lost": row.lost,
                 "per_minute_ratio": ratio(|r| r.per_minute),
                 "ttft_p95_ratio": ratio(|r| r.ttft_p95_s),

@@ -31,11 +31,13 @@ pub(crate) struct Workload {
     pub(crate) watch: f64,
     /// when (after the warm-up), which replica, what
     pub(crate) faults: Vec<(f64, usize, Fault)>,
-    population: Population,
+    /// who asks
+    pub(crate) population: Population,
 }
 
+/// Who asks.
 #[derive(Debug, Clone)]
-enum Population {
+pub(crate) enum Population {
     Agents(usize),
     Talk(talk::Shape, usize),
     Fanout(usize),
@@ -45,17 +47,19 @@ enum Population {
 }
 
 /// The names of all workloads that need no file.
-pub(crate) const ALL: [&str; 14] = [
+pub(crate) const ALL: [&str; 16] = [
     "agents-2-few",
     "agents-2",
     "agents-8",
     "agents-40",
     "agents-100",
+    "cold",
     "chat",
     "fanout",
     "rag",
     "slow-one",
     "slow-half",
+    "tight-caches",
     "small-caches",
     "restart",
     "flush",
@@ -64,7 +68,8 @@ pub(crate) const ALL: [&str; 14] = [
 /// The workload that is a trace.
 pub(crate) const TRACE: &str = "trace";
 
-const SHORT: f64 = 240e3;
+/// How long cold caches disturb: agents that start together with 50k tokens each.
+const WARM_UP: f64 = 240e3;
 
 impl Workload {
     /// The workload of this name; `quick` watches it for a shorter time.
@@ -87,10 +92,12 @@ impl Workload {
             "rag" => plain(4, Rag(2.0), "questions about unique documents, 2 a second"),
             "slow-one" => plain(4, Agents(98), "98 coding agents, one replica half as fast").slow(1),
             "slow-half" => plain(8, Agents(168), "168 coding agents, four replicas half as fast").slow(4),
-            "small-caches" => {
-                let tight = plain(2, Agents(64), "64 coding agents, caches half of the working set");
-                Self { kv_tokens: 900_000, ..tight }
+            "cold" => {
+                Self { warm_up: 0.0, watch: WARM_UP, ..plain(8, Agents(256), "256 coding agents find cold caches") }
             }
+            // what the agents of one replica hold is 1.6 million tokens on average
+            "tight-caches" => plain(2, Agents(64), "64 coding agents, caches 0.8 of the working set").caches(1_300_000),
+            "small-caches" => plain(2, Agents(64), "64 coding agents, caches half of the working set").caches(800_000),
             "restart" => fault(Fault::Restart(20e3)),
             "flush" => fault(Fault::Flush),
             "decode" => plain(4, Talk(talk::DECODE, 400), "400 users, short prompts and long answers"),
@@ -110,7 +117,7 @@ impl Workload {
     }
 
     fn plain(replicas: usize, population: Population, about: &'static str, quick: bool) -> Self {
-        let (warm_up, watch) = if quick { (SHORT / 2.0, SHORT / 4.0) } else { (SHORT, SHORT * 1.5) };
+        let (warm_up, watch) = (WARM_UP, if quick { 90e3 } else { 360e3 });
         let (slowdown, faults) = (vec![1.0; replicas], Vec::new());
         Self { name: "", about, slowdown, kv_tokens: 4_900_000, warm_up, watch, faults, population }
     }
@@ -118,6 +125,10 @@ impl Workload {
     fn slow(mut self, replicas: usize) -> Self {
         self.slowdown[..replicas].fill(2.0);
         self
+    }
+
+    fn caches(self, kv_tokens: usize) -> Self {
+        Self { kv_tokens, ..self }
     }
 
     /// Who asks.

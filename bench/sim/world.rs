@@ -63,8 +63,8 @@ pub(crate) struct World<'a> {
     memory: Memory,
     tally: Tally,
     busy_before: Vec<f64>,
-    pub(crate) started: u64,
-    pub(crate) ended: u64,
+    started: u64,
+    ended: u64,
 }
 
 impl<'a> World<'a> {
@@ -109,6 +109,9 @@ impl<'a> World<'a> {
         self.run_until(end);
         let busy = |engine: &Engine| engine.stats().busy_ms;
         self.tally.busy_ms = self.engines.iter().zip(&self.busy_before).map(|(e, before)| busy(e) - before).collect();
+        let flying = self.flights.iter().flatten().count() as u64;
+        debug_assert_eq!(self.started, self.ended + flying, "a request ends exactly once");
+        debug_assert!(flying > 0 || self.rule.booked() == 0, "nothing runs, nothing is booked");
         self.tally.clone()
     }
 
@@ -198,7 +201,7 @@ impl<'a> World<'a> {
             session,
             request,
             job,
-            decision: Decision { replica: 0, cached: None },
+            decision: Decision { replica: 0, cached: None, ttft_ms: None },
             asked: self.now,
             sent: self.now,
             reusable,
@@ -241,6 +244,8 @@ impl<'a> World<'a> {
             self.tally.cached_tokens += cached_tokens as u64;
             self.tally.reusable_tokens += flight.reusable as u64;
             self.tally.mistaken_tokens += flight.decision.cached.map_or(0, |c| c.abs_diff(cached_tokens)) as u64;
+            self.tally.waited_ms += ttft_ms;
+            self.tally.mistaken_ms += flight.decision.ttft_ms.map_or(0.0, |expected| (expected - ttft_ms).abs());
             self.rule.first_token(&flight.request, &first, self.now);
         } else {
             flight.least_gap = flight.least_gap.min(token.at - flight.last_token);
@@ -306,3 +311,7 @@ impl<'a> World<'a> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "world_tests.rs"]
+mod tests;

@@ -68,12 +68,12 @@ impl Rule for Affinity {
         };
         self.turns += 1;
         let first = select(route, &candidates, &self.params).and_then(|d| d.ranked.first().copied());
-        let Some(first) = first else { return Decision { replica: 0, cached: None } };
+        let Some(first) = first else { return Decision::blind(0) };
         let replica = first.id.index();
         self.loads[replica] += first.units;
         let claim = (!request.chain.is_empty()).then(|| self.residency.claim(&request.chain, first.id));
         self.booked.insert(request.id, Booked { replica, units: first.units, claim });
-        Decision { replica, cached: Some(to_size(u64::from(first.overlap)) * ROUTER_BLOCK) }
+        Decision::counting_on(replica, to_size(u64::from(first.overlap)) * ROUTER_BLOCK)
     }
 
     fn first_token(&mut self, request: &Request, _: &First, _: f64) {

@@ -33,7 +33,7 @@ impl Rule for Dynamo {
         let replica = self.turns.least(know, cost);
         let to_read = fresh(replica);
         self.books.add(request, replica, to_read, prompt);
-        Decision { replica, cached: Some(prompt - to_read) }
+        Decision::counting_on(replica, prompt - to_read)
     }
 
     fn first_token(&mut self, request: &Request, _: &First, _: f64) {

@@ -47,7 +47,7 @@ impl Rule for BoundedHash {
         let first = healthy.peek().copied().unwrap_or(0);
         let replica = healthy.find(|&r| (self.counts[r] as usize) < most).unwrap_or(first);
         self.counts[replica] += 1;
-        Decision { replica, cached: None }
+        Decision::blind(replica)
     }
 
     fn end(&mut self, _: &Request, seen: &End, _: f64) {

@@ -54,11 +54,24 @@ pub(crate) struct Decision {
     pub(crate) replica: usize,
     /// tokens the rule believes are cached there, if it has a belief: measured against the truth
     pub(crate) cached: Option<usize>,
+    /// time to first token it expects, ms, if it expects one: likewise
+    pub(crate) ttft_ms: Option<f64>,
+}
+
+impl Decision {
+    /// A choice without a belief.
+    fn blind(replica: usize) -> Self {
+        Self { replica, cached: None, ttft_ms: None }
+    }
+
+    /// A choice that counts on so many cached tokens.
+    fn counting_on(replica: usize, cached: usize) -> Self {
+        Self { cached: Some(cached), ..Self::blind(replica) }
+    }
 }
 
 /// What a first token tells a router.
 #[derive(Debug, Clone, Copy)]
-#[expect(dead_code, reason = "for rules that learn rates")]
 pub(crate) struct First {
     pub(crate) replica: usize,
     /// from this attempt's dispatch, ms

@@ -97,8 +97,10 @@ impl Oracle {
         let running: Vec<usize> = engine.to_make().collect();
         let step_left = (know.busy_until[replica] - now).max(0.0);
         let batch = running.len() + queued;
-        let stall = |tokens: usize| engine.steps(tokens) as f64 * engine.step_ms(batch) + engine.read_ms(tokens);
-        let ttft = step_left + room_ms(engine, &running, own) + stall(before + own);
+        // reading goes on between decode steps, where something decodes
+        let step = if batch == 0 { 0.0 } else { engine.step_ms(batch) };
+        let reading = engine.steps(before + own) as f64 * step + engine.read_ms(before + own);
+        let ttft = step_left + room_ms(engine, &running, own) + reading;
         let whole = ttft + job.output_tokens as f64 * engine.step_ms(batch + 1);
         let imposed = imposed(engine, &running, queued, (ttft, own, job.output_tokens));
         let (backlog, read) = (engine.read_ms(before), engine.read_ms(own));
@@ -152,10 +154,10 @@ impl Rule for Oracle {
             (Aim::Future, f) => f.whole + f.imposed + self.flow[r].imposed(now, f.backlog, f.read),
         };
         let replica = self.turns.least(know, cost);
-        let cached = forecasts[replica].cached;
+        let Forecast { cached, ttft, .. } = forecasts[replica];
         self.flow[replica].add(now, forecasts[replica].read);
         self.to_read.insert(request.id, know.job.prompt_tokens - cached);
-        Decision { replica, cached: Some(cached) }
+        Decision { ttft_ms: Some(ttft), ..Decision::counting_on(replica, cached) }
     }
 
     fn end(&mut self, request: &Request, _: &End, _: f64) {

@@ -59,7 +59,7 @@ impl Rule for Sglang {
             self.sizes[replica] /= 2;
         }
         self.inflight.counts[replica] += 1;
-        Decision { replica, cached: Some(to_size(u64::from(overlaps[replica])) * ROUTER_BLOCK) }
+        Decision::counting_on(replica, to_size(u64::from(overlaps[replica])) * ROUTER_BLOCK)
     }
 
     fn end(&mut self, _: &Request, seen: &End, _: f64) {

@@ -31,10 +31,6 @@ impl Inflight {
     }
 }
 
-fn blind(replica: usize) -> Decision {
-    Decision { replica, cached: None }
-}
-
 /// Each replica in turn.
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
@@ -47,7 +43,7 @@ impl Rule for RoundRobin {
         let start = self.turn;
         let next = (start..start + n).find(|at| know.healthy[at % n]).unwrap_or(start);
         self.turn = next + 1;
-        blind(next % n)
+        Decision::blind(next % n)
     }
 
     fn end(&mut self, _: &Request, _: &End, _: f64) {}
@@ -74,7 +70,7 @@ impl Rule for LeastLoaded {
         let counts = self.0.counts.clone();
         let replica = self.0.least(know, |r| f64::from(counts[r]));
         self.0.counts[replica] += 1;
-        blind(replica)
+        Decision::blind(replica)
     }
 
     fn end(&mut self, _: &Request, seen: &End, _: f64) {
@@ -123,7 +119,7 @@ impl Rule for Sticky {
             }
         }
         self.inflight.counts[replica] += 1;
-        blind(replica)
+        Decision::blind(replica)
     }
 
     fn end(&mut self, _: &Request, seen: &End, _: f64) {

@@ -1,1 +1,0 @@
-//! The simulator's own promises.
