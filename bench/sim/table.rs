@@ -15,10 +15,11 @@ pub(crate) struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// The reference: the oracle with more turns, or of two that are as fast (within 1 %) the one that answers earlier.
-    fn reference(&self) -> Option<(&'static str, Row)> {
-        let oracles = self.rows.iter().filter(|(name, _)| is_oracle(name)).copied();
-        oracles.reduce(|best, other| {
+    /// The best of the oracles or of the others: who does more turns, or of two that do as many (within 1 %) who
+    /// answers earlier.
+    fn best(&self, oracle: bool) -> Option<(&'static str, Row)> {
+        let those = self.rows.iter().filter(|(name, _)| is_oracle(name) == oracle).copied();
+        those.reduce(|best, other| {
             let faster = share(other.1.per_minute, best.1.per_minute) - 1.0;
             let better = faster > 0.01 || (faster > -0.01 && other.1.ttft_p95_s < best.1.ttft_p95_s);
             if better { other } else { best }
@@ -27,11 +28,11 @@ impl Table<'_> {
 
     /// As text.
     pub(crate) fn text(&self) -> String {
-        let reference = self.reference();
+        let reference = self.best(true);
         let n = self.workload.slowdown.len();
         let mut out = format!("{}: {}, {n} replicas", self.workload.name, self.workload.about);
-        if let Some((name, _)) = reference {
-            out += &format!(" (reference: {name})");
+        if let (Some((reference, _)), Some((rule, _))) = (reference, self.best(false)) {
+            out += &format!(" (reference: {reference}; best rule: {rule})");
         }
         out += "\n  rule            turns/min  p50 s  p95 s  p99 s  reused  sticky  busy  crowd  err cached/ttft   turns   p95 × reference\n";
         for (name, row) in &self.rows {
@@ -56,7 +57,7 @@ impl Table<'_> {
 
     /// One JSON object per line.
     pub(crate) fn json(&self) -> String {
-        let reference = self.reference();
+        let reference = self.best(true);
         let line = |(name, row): &(&str, Row)| {
             let ratio = |field: fn(&Row) -> f64| reference.map(|(_, r)| share(field(row), field(&r)));
             let value = json!({

@@ -23,6 +23,8 @@ enum Event {
     Back(usize),
     /// the warm-up is over
     Watch,
+    /// the request in this slot has been kept back long enough
+    Held(usize),
     Client(usize),
 }
 
@@ -133,6 +135,11 @@ impl<'a> World<'a> {
                     self.healthy[replica] = true;
                     self.rule.restarted(replica, self.now);
                 }
+                Event::Held(slot) => {
+                    if let Some(flight) = self.flights[slot].take() {
+                        self.dispatch(slot, flight);
+                    }
+                }
                 Event::Watch => {
                     self.tally = Tally::new(self.engines.len());
                     self.busy_before = self.engines.iter().map(|engine| engine.stats().busy_ms).collect();
@@ -219,6 +226,12 @@ impl<'a> World<'a> {
             job: &flight.job,
             busy_until: &self.busy_until,
         };
+        let hold = self.rule.hold_ms(&flight.request, &know, self.now);
+        if hold > 0.0 {
+            self.flights[slot] = Some(flight);
+            self.at(self.now + hold, Event::Held(slot));
+            return;
+        }
         flight.decision = self.rule.place(&flight.request, &know, self.now);
         flight.sent = self.now;
         let r = flight.decision.replica;

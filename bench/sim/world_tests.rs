@@ -39,6 +39,32 @@ impl Clients for Twice {
     }
 }
 
+/// Keeps every request back for half a second, once.
+struct Patient(Box<dyn Rule>, bool);
+
+impl Rule for Patient {
+    fn hold_ms(&mut self, _: &Request, _: &Knowledge, _: f64) -> f64 {
+        self.1 = !self.1;
+        if self.1 { 500.0 } else { 0.0 }
+    }
+
+    fn place(&mut self, request: &Request, know: &Knowledge, now: f64) -> Decision {
+        self.0.place(request, know, now)
+    }
+
+    fn end(&mut self, request: &Request, seen: &End, now: f64) {
+        self.0.end(request, seen, now);
+    }
+
+    fn failed(&mut self, request: &Request, replica: usize, now: f64) {
+        self.0.failed(request, replica, now);
+    }
+
+    fn booked(&self) -> u64 {
+        self.0.booked()
+    }
+}
+
 fn short(name: &str) -> Workload {
     let workload = Workload::named(name, true).unwrap();
     Workload {
@@ -97,6 +123,15 @@ fn a_warm_engine_answers_faster() {
     assert!((5000.0..5100.0).contains(&cold), "{cold}");
     assert!(warm < 100.0, "{warm}");
     assert_eq!(tally.cached_tokens, tally.reusable_tokens);
+}
+
+#[test]
+fn time_that_a_request_is_kept_back_counts() {
+    let workload = Workload { warm_up: 0.0, ..short("agents-2-few") };
+    let waits = |rule| World::new(&workload, rule, Box::new(Twice(0))).run().ttft_ms;
+    let sticky = || rule::build("sticky", 2).unwrap();
+    let (now, later) = (waits(sticky()), waits(Box::new(Patient(sticky(), false))));
+    assert_eq!(later, now.iter().map(|ttft| ttft + 500.0).collect::<Vec<_>>());
 }
 
 #[test]

@@ -98,6 +98,10 @@ pub(crate) struct End {
 
 /// A routing rule. Time is virtual, in ms.
 pub(crate) trait Rule {
+    /// How long the router keeps a request back before it asks again, ms; 0 places it now.
+    fn hold_ms(&mut self, _request: &Request, _know: &Knowledge, _now: f64) -> f64 {
+        0.0
+    }
     /// Chooses for a request and books it there.
     fn place(&mut self, request: &Request, know: &Knowledge, now: f64) -> Decision;
     /// The first token has come.
