@@ -21,6 +21,12 @@ impl Engine {
         self.cache.matched(chain)
     }
 
+    /// How many of them still will be after so many tokens have been read for those who wait now.
+    pub(crate) fn will_match(&self, chain: &[u64], tokens: usize) -> usize {
+        let tip = |prompt: Queued<'_>| self.cache.matched(prompt.prompt).checked_sub(1).map(|at| prompt.prompt[at]);
+        self.cache.survives(chain, tokens.div_ceil(self.params.block_tokens), self.queue().filter_map(tip))
+    }
+
     /// Prompts that wait or are half read, in the order in which they will be read.
     pub(crate) fn queue(&self) -> impl Iterator<Item = Queued<'_>> {
         let reading = self.reading.iter().map(|seq| (seq, Some(seq.job.prompt_tokens - seq.read)));

@@ -85,14 +85,15 @@ impl Oracle {
         let (engine, job) = (&know.engines[replica], know.job);
         let usable = (job.prompt_tokens.saturating_sub(1) / ENGINE_BLOCK).min(job.chain.len());
         let chain = &job.chain[..usable];
-        let (mut held, mut before, mut queued) = (engine.matched(chain), 0, 0);
+        let (mut ahead, mut before, mut queued) = (0, 0, 0);
         for prompt in engine.queue() {
             // those ahead will have read what is shared with them
-            held = held.max(shared(chain, prompt.prompt));
+            ahead = ahead.max(shared(chain, prompt.prompt));
             before += prompt.left.or_else(|| self.to_read.get(&prompt.id).copied()).unwrap_or(0);
             queued += 1;
         }
-        let cached = held * ENGINE_BLOCK;
+        // and may have driven out what is not
+        let cached = engine.will_match(chain, before).max(ahead) * ENGINE_BLOCK;
         let own = job.prompt_tokens - cached;
         let running: Vec<usize> = engine.to_make().collect();
         let step_left = (know.busy_until[replica] - now).max(0.0);
