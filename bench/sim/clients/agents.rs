@@ -113,3 +113,26 @@ impl Clients for Agents {
         Some(turn.think)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Unshared tokens of one replica's agents (half of 64) after so many turns of each.
+    fn held(turns: usize) -> usize {
+        let mut all = Agents::new(64, 1);
+        for _ in 0..turns {
+            (0..64).for_each(|id| assert!(all.answered(id, true).is_some()));
+        }
+        (0..64).map(|id| all.agents[id].text.tokens() - all.opening(id).tokens()).sum::<usize>() / 2
+    }
+
+    #[test]
+    fn conversations_grow_and_are_compacted() {
+        let sizes = [0, 20, 40, 60].map(held);
+        assert!(sizes[0] < sizes[1] && sizes[2] < sizes[1], "{sizes:?}");
+        assert!(sizes.iter().all(|size| (900_000..2_000_000).contains(size)), "{sizes:?}");
+        let all = Agents::new(64, 1);
+        assert!(all.agents.iter().all(|agent| (19_000..85_000).contains(&agent.text.tokens())));
+    }
+}
