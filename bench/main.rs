@@ -1,7 +1,7 @@
 //! `ramjet-bench`: simulated engines and the load to put on them.
 //!
 //! An independent judge: it talks HTTP and does not link the router, so that a mistake in the router cannot hide in a
-//! shared helper.
+//! shared helper. Only `sim` links it: decisions cannot be judged in virtual time without the code that makes them.
 
 mod compare;
 mod demo;
@@ -9,6 +9,7 @@ mod engine;
 mod num;
 mod router;
 mod signal;
+mod sim;
 mod swarm;
 
 use std::process::ExitCode;
@@ -33,6 +34,8 @@ enum Command {
     Compare(compare::CompareArgs),
     /// engines, router and agents in one command, for about a minute
     Demo(demo::DemoArgs),
+    /// routing rules against modelled engines in virtual time, no sockets
+    Sim(sim::SimArgs),
 }
 
 fn main() -> ExitCode {
@@ -70,5 +73,6 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Swarm(args) => swarm::run(args).await,
         Command::Compare(args) => compare::run(args).await,
         Command::Demo(args) => demo::run(args).await,
+        Command::Sim(args) => sim::run(&args),
     }
 }

@@ -8,6 +8,8 @@
 //! **Invariants:** never more blocks than the capacity; a parent is never evicted before its children; a pinned block
 //! is never evicted.
 
+mod survival;
+
 use std::collections::{BTreeSet, HashMap};
 
 const NONE: u32 = u32::MAX;

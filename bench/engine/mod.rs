@@ -11,7 +11,7 @@ pub(crate) mod fault;
 mod http;
 mod listen;
 pub(crate) mod params;
-mod schedule;
+pub(crate) mod schedule;
 pub(crate) mod sim;
 mod text;
 

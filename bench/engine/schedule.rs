@@ -11,6 +11,8 @@
 //! Left out on purpose: preemption (a request is admitted only when its whole KV fits) and attention cost that grows
 //! with context.
 
+pub(crate) mod outlook;
+
 use std::collections::VecDeque;
 
 use super::cache::Cache;

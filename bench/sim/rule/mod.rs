@@ -1,0 +1,165 @@
+//! The rules under test behind one interface, from naive to all-knowing.
+//!
+//! A rule sees what a router sees: a request's fingerprints and size, and later what its answer told. What an engine
+//! really holds and has queued is in [`Knowledge`] too, for the oracle and for rules that get such events from engines;
+//! each rule's header says what it looks at.
+//!
+//! To add a rule backed by the library: an adapter like [`affinity`], one line in [`ALL`], one in [`build`].
+
+mod affinity;
+mod books;
+mod dynamo;
+mod hashing;
+mod lmetric;
+mod oracle;
+mod sglang;
+mod simple;
+
+use std::sync::Arc;
+
+use ramjet::types::{Basis, PolicyKind};
+
+use crate::engine::schedule::{Engine, Job};
+
+/// A request as a router sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    /// names it in callbacks
+    pub(crate) id: u64,
+    /// the session it says it belongs to, if it says so
+    pub(crate) session: Option<u64>,
+    /// fingerprints of its prompt, in the router's blocks
+    pub(crate) chain: Arc<[u64]>,
+    /// size of its prompt
+    pub(crate) bytes: u64,
+}
+
+/// What there is to know at the time of a choice.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Knowledge<'a> {
+    /// which replicas answer probes; any rule may know
+    pub(crate) healthy: &'a [bool],
+    /// the engines as they are; not for rules that claim to be routers
+    pub(crate) engines: &'a [Engine],
+    /// the request as the engine will see it, its answer's length included; likewise
+    pub(crate) job: &'a Job,
+    /// when each engine's current step ends; likewise
+    pub(crate) busy_until: &'a [f64],
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Decision {
+    /// index of a replica
+    pub(crate) replica: usize,
+    /// tokens the rule believes are cached there, if it has a belief: measured against the truth
+    pub(crate) cached: Option<usize>,
+    /// time to first token it expects, ms, if it expects one: likewise
+    pub(crate) ttft_ms: Option<f64>,
+}
+
+impl Decision {
+    /// A choice without a belief.
+    fn blind(replica: usize) -> Self {
+        Self { replica, cached: None, ttft_ms: None }
+    }
+
+    /// A choice that counts on so many cached tokens.
+    fn counting_on(replica: usize, cached: usize) -> Self {
+        Self { cached: Some(cached), ..Self::blind(replica) }
+    }
+}
+
+/// What a first token tells a router.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct First {
+    pub(crate) replica: usize,
+    /// from this attempt's dispatch, ms
+    pub(crate) ttft_ms: f64,
+    /// as usage reports them at the end of a stream; known here because the simulator keeps one event for both
+    pub(crate) prompt_tokens: usize,
+    pub(crate) cached_tokens: usize,
+}
+
+/// What the end of an answer tells a router.
+#[derive(Debug, Clone, Copy)]
+#[expect(dead_code, reason = "for rules that learn rates")]
+pub(crate) struct End {
+    pub(crate) replica: usize,
+    pub(crate) ttft_ms: f64,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) cached_tokens: usize,
+    pub(crate) output_tokens: usize,
+    /// mean time between two tokens, ms; 0 for a single token
+    pub(crate) mean_gap_ms: f64,
+    /// shortest one: a step without prefill
+    pub(crate) least_gap_ms: f64,
+}
+
+/// A routing rule. Time is virtual, in ms.
+pub(crate) trait Rule {
+    /// How long the router keeps a request back before it asks again, ms; 0 places it now.
+    fn hold_ms(&mut self, _request: &Request, _know: &Knowledge, _now: f64) -> f64 {
+        0.0
+    }
+    /// Chooses for a request and books it there.
+    fn place(&mut self, request: &Request, know: &Knowledge, now: f64) -> Decision;
+    /// The first token has come.
+    fn first_token(&mut self, _request: &Request, _seen: &First, _now: f64) {}
+    /// The answer is complete.
+    fn end(&mut self, request: &Request, seen: &End, now: f64);
+    /// The attempt is lost, before or after its first token.
+    fn failed(&mut self, request: &Request, replica: usize, now: f64);
+    /// A probe has found that the replica was started afresh.
+    fn restarted(&mut self, _replica: usize, _now: f64) {}
+    /// What is still booked; 0 when nothing runs.
+    fn booked(&self) -> u64;
+}
+
+/// Every rule by name, in the order of the tables.
+pub(crate) const ALL: [&str; 14] = [
+    "round_robin",
+    "least_loaded",
+    "load",
+    "chwbl",
+    "sglang",
+    "dynamo",
+    "lmetric",
+    "absolute",
+    "marginal",
+    "relative",
+    "sticky",
+    "oracle_ttft",
+    "oracle_whole",
+    "oracle_future",
+];
+
+/// The rules whose best one is the reference.
+pub(crate) fn is_oracle(name: &str) -> bool {
+    name.starts_with("oracle")
+}
+
+/// The rule of this name for so many replicas.
+pub(crate) fn build(name: &str, replicas: usize) -> Option<Box<dyn Rule>> {
+    use affinity::Affinity;
+    use oracle::Aim;
+    let library = |kind, basis| Box::new(Affinity::new(replicas, kind, basis));
+    let oracle = |aim| Box::new(oracle::Oracle::new(replicas, aim));
+    Some(match name {
+        "round_robin" => Box::new(simple::RoundRobin::default()),
+        "least_loaded" => Box::new(simple::LeastLoaded::new(replicas)),
+        "load" => library(PolicyKind::Load, Basis::Relative),
+        "sticky" => Box::new(simple::Sticky::new(replicas)),
+        "chwbl" => Box::new(hashing::BoundedHash::new(replicas)),
+        "sglang" => Box::new(sglang::Sglang::new(replicas)),
+        "dynamo" => Box::new(dynamo::Dynamo::new(replicas)),
+        "lmetric" => Box::new(lmetric::LMetric::new(replicas)),
+        "absolute" => library(PolicyKind::Affinity, Basis::Absolute),
+        "marginal" => library(PolicyKind::Affinity, Basis::Marginal),
+        "relative" => library(PolicyKind::Affinity, Basis::Relative),
+        "oracle_ttft" => oracle(Aim::Ttft),
+        "oracle_whole" => oracle(Aim::Whole),
+        "oracle_future" => oracle(Aim::Future),
+        _ => return None,
+    })
+}
