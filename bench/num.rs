@@ -16,6 +16,12 @@ pub(crate) fn size(x: f64) -> usize {
     x as usize
 }
 
+/// A count as a float: exact below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "counts of a simulation are far smaller")]
+pub(crate) fn to_float(x: u64) -> f64 {
+    x as f64
+}
+
 /// A wire number as a size; what does not fit saturates.
 pub(crate) fn to_size(x: u64) -> usize {
     usize::try_from(x).unwrap_or(usize::MAX)

@@ -43,8 +43,6 @@ struct Flight {
     sent: f64,
     reusable: usize,
     first: Option<First>,
-    last_token: f64,
-    least_gap: f64,
 }
 
 /// A run in progress.
@@ -213,8 +211,6 @@ impl<'a> World<'a> {
             sent: self.now,
             reusable,
             first: None,
-            last_token: 0.0,
-            least_gap: f64::MAX,
         };
         self.dispatch(slot, flight);
     }
@@ -250,7 +246,7 @@ impl<'a> World<'a> {
         let Some(flight) = self.flights[slot].as_mut() else { return };
         if let Some(cached_tokens) = token.cached {
             let (ttft_ms, prompt_tokens) = (token.at - flight.sent, flight.job.prompt_tokens);
-            let first = First { replica: r, ttft_ms, prompt_tokens, cached_tokens };
+            let first = First { replica: r, prompt_tokens, cached_tokens };
             flight.first = Some(first);
             self.tally.ttft_ms.push(token.at - flight.asked);
             self.tally.prompt_tokens += prompt_tokens as u64;
@@ -260,10 +256,7 @@ impl<'a> World<'a> {
             self.tally.waited_ms += ttft_ms;
             self.tally.mistaken_ms += flight.decision.ttft_ms.map_or(0.0, |expected| (expected - ttft_ms).abs());
             self.rule.first_token(&flight.request, &first, self.now);
-        } else {
-            flight.least_gap = flight.least_gap.min(token.at - flight.last_token);
         }
-        flight.last_token = token.at;
         if token.done.is_some() {
             self.end(slot);
         }
@@ -271,11 +264,9 @@ impl<'a> World<'a> {
 
     fn end(&mut self, slot: usize) {
         let Some(flight) = self.flights[slot].take() else { return };
-        let Some(First { replica, ttft_ms, prompt_tokens, cached_tokens }) = flight.first else { return };
+        let Some(First { replica, prompt_tokens, cached_tokens, .. }) = flight.first else { return };
         let output_tokens = flight.job.output_tokens;
-        let mean_gap_ms = (self.now - flight.sent - ttft_ms) / output_tokens.saturating_sub(1).max(1) as f64;
-        let least_gap_ms = if output_tokens > 1 { flight.least_gap } else { 0.0 };
-        let seen = End { replica, ttft_ms, prompt_tokens, cached_tokens, output_tokens, mean_gap_ms, least_gap_ms };
+        let seen = End { replica, prompt_tokens, cached_tokens, output_tokens };
         self.rule.end(&flight.request, &seen, self.now);
         self.tally.spent_ms[replica] += self.now - flight.sent;
         self.memory.learn(&flight.job.chain);

@@ -2,13 +2,13 @@
 //!
 //! | phase | file | what happens |
 //! |---|---|---|
-//! | a new connection | [`front`] | HTTP/1 or HTTP/2 |
-//! | `request_filter` | [`request`], [`body`], [`prepare`] | own endpoints; the body is read and fingerprinted |
-//! | `upstream_peer`, `upstream_request_filter` | [`peer`] | a replica is chosen and reserved; the request is addressed to it |
-//! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | [`retry`] | a failed attempt goes on or ends |
-//! | `response_filter`, `response_body_filter` | [`relay`], [`headers`] | the answer passes; it is read beside |
-//! | `fail_to_proxy` | [`respond`] | ramjet's own errors |
-//! | `logging` | [`finish`] | counters and the access line |
+//! | a new connection | `front.rs` | HTTP/1 or HTTP/2 |
+//! | `request_filter` | `request.rs`, `body.rs`, `prepare.rs` | own endpoints; the body is read and fingerprinted |
+//! | `upstream_peer`, `upstream_request_filter` | `peer.rs` | a replica is chosen and reserved; the request is addressed to it |
+//! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
+//! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs` | the answer passes; it is read beside |
+//! | `fail_to_proxy` | `respond.rs` | ramjet's own errors |
+//! | `logging` | `finish.rs` | counters and the access line |
 //!
 //! **Architecture invariant:** everything that is counted is held by a guard in the [`Context`] and given back when
 //! that is dropped, whatever the way out. `logging` counts, it releases nothing.

@@ -4,12 +4,12 @@
 //! really holds and has queued is in [`Knowledge`] too, for the oracle and for rules that get such events from engines;
 //! each rule's header says what it looks at.
 //!
-//! To add a rule backed by the library: an adapter like [`affinity`], one line in [`ALL`], one in [`build`].
+//! To add a rule backed by the library: a policy of [`library`] or an adapter like it, one line in [`ALL`], one in [`build`].
 
-mod affinity;
 mod books;
 mod dynamo;
 mod hashing;
+mod library;
 mod lmetric;
 mod oracle;
 mod sglang;
@@ -74,8 +74,6 @@ impl Decision {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct First {
     pub(crate) replica: usize,
-    /// from this attempt's dispatch, ms
-    pub(crate) ttft_ms: f64,
     /// as usage reports them at the end of a stream; known here because the simulator keeps one event for both
     pub(crate) prompt_tokens: usize,
     pub(crate) cached_tokens: usize,
@@ -83,17 +81,11 @@ pub(crate) struct First {
 
 /// What the end of an answer tells a router.
 #[derive(Debug, Clone, Copy)]
-#[expect(dead_code, reason = "for rules that learn rates")]
 pub(crate) struct End {
     pub(crate) replica: usize,
-    pub(crate) ttft_ms: f64,
     pub(crate) prompt_tokens: usize,
     pub(crate) cached_tokens: usize,
     pub(crate) output_tokens: usize,
-    /// mean time between two tokens, ms; 0 for a single token
-    pub(crate) mean_gap_ms: f64,
-    /// shortest one: a step without prefill
-    pub(crate) least_gap_ms: f64,
 }
 
 /// A routing rule. Time is virtual, in ms.
@@ -117,7 +109,7 @@ pub(crate) trait Rule {
 }
 
 /// Every rule by name, in the order of the tables.
-pub(crate) const ALL: [&str; 14] = [
+pub(crate) const ALL: [&str; 15] = [
     "round_robin",
     "least_loaded",
     "load",
@@ -128,6 +120,7 @@ pub(crate) const ALL: [&str; 14] = [
     "absolute",
     "marginal",
     "relative",
+    "cost",
     "sticky",
     "oracle_ttft",
     "oracle_whole",
@@ -141,9 +134,9 @@ pub(crate) fn is_oracle(name: &str) -> bool {
 
 /// The rule of this name for so many replicas.
 pub(crate) fn build(name: &str, replicas: usize) -> Option<Box<dyn Rule>> {
-    use affinity::Affinity;
+    use library::Library;
     use oracle::Aim;
-    let library = |kind, basis| Box::new(Affinity::new(replicas, kind, basis));
+    let library = |kind, basis| Box::new(Library::new(replicas, kind, basis));
     let oracle = |aim| Box::new(oracle::Oracle::new(replicas, aim));
     Some(match name {
         "round_robin" => Box::new(simple::RoundRobin::default()),
@@ -157,6 +150,7 @@ pub(crate) fn build(name: &str, replicas: usize) -> Option<Box<dyn Rule>> {
         "absolute" => library(PolicyKind::Affinity, Basis::Absolute),
         "marginal" => library(PolicyKind::Affinity, Basis::Marginal),
         "relative" => library(PolicyKind::Affinity, Basis::Relative),
+        "cost" => library(PolicyKind::Cost, Basis::Relative),
         "oracle_ttft" => oracle(Aim::Ttft),
         "oracle_whole" => oracle(Aim::Whole),
         "oracle_future" => oracle(Aim::Future),
