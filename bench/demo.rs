@@ -71,7 +71,7 @@ async fn half_of(args: &DemoArgs, pace: &Pace, program: &Path, policy: Policy, t
     let fleet = Fleet::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), REPLICAS, "sim", &args.params).await?;
     let engines: Vec<String> = fleet.engines.iter().map(|engine| engine.url()).collect();
     let router = Router::start(program, policy, &engines, &[]).await?;
-    println!("\n{title}; dashboard: http://{}/", router.admin);
+    println!("\n{title}; metrics: http://{}/metrics", router.admin);
     let target = Target::of(&[router.url()], Spread::Sticky)?;
     let scale = args.params.time_scale;
     let swarm = Swarm::start(&args.shape, target, &args.params.model, scale, ramp(pace));
