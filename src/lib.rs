@@ -26,7 +26,8 @@
 //! - [`proxy`] is the only place that names pingora-proxy; it counts and writes through [`telemetry`].
 //! - [`config`] becomes plain values in [`server`]; nothing below reads it.
 //!
-//! **Architecture invariant:** nothing that a client may see names a replica, a host, a key or another client's prompt.
+//! **Architecture invariant:** nothing that ramjet itself says to a client names a replica, a host, a key or another
+//! client's prompt.
 //!
 //! # Where to look
 //!

@@ -1,4 +1,4 @@
-//! The errors that ramjet itself answers with: a closed set, in OpenAI's shape.
+//! The errors that ramjet itself answers with: a closed set, in the caller's dialect.
 //!
 //! The text is for the client: it names what was wrong and what is allowed, never a replica, a host or a key. What
 //! the operator needs stands in the log line of the request.
@@ -26,6 +26,27 @@ pub enum ErrorKind {
     UpstreamUnreadable,
     /// A fault of ramjet's own.
     Internal,
+}
+
+/// Whose shape of errors the caller reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// `{"error":{"message","type","code","param"}}`
+    #[default]
+    OpenAi,
+    /// `{"type":"error","error":{"type","message"}}`, on `/v1/messages`
+    Anthropic,
+}
+
+impl Dialect {
+    /// The dialect of a path's callers.
+    pub fn of(path: &str) -> Self {
+        match path {
+            "/v1/messages" => Dialect::Anthropic,
+            _ if path.starts_with("/v1/messages/") => Dialect::Anthropic,
+            _ => Dialect::OpenAi,
+        }
+    }
 }
 
 impl ErrorKind {
@@ -79,15 +100,31 @@ impl ErrorKind {
         }
     }
 
-    /// The body: `{"error":{"message","type","code","param"}}`.
-    pub fn body(self) -> String {
-        let param = if self == ErrorKind::ModelNotFound { "\"model\"" } else { "null" };
-        format!(
-            r#"{{"error":{{"message":"{}","type":"{}","code":"{}","param":{param}}}}}"#,
-            self.message(),
-            self.class(),
-            self.code()
-        )
+    /// Anthropic's class of the error.
+    fn anthropic_class(self) -> &'static str {
+        match self.status() {
+            404 => "not_found_error",
+            413 => "request_too_large",
+            400..=499 => "invalid_request_error",
+            503 => "overloaded_error",
+            504 => "timeout_error",
+            _ => "api_error",
+        }
+    }
+
+    /// The body.
+    pub fn body(self, dialect: Dialect) -> String {
+        let (message, code) = (self.message(), self.code());
+        match dialect {
+            Dialect::OpenAi => {
+                let (class, param) =
+                    (self.class(), if self == ErrorKind::ModelNotFound { "\"model\"" } else { "null" });
+                format!(r#"{{"error":{{"message":"{message}","type":"{class}","code":"{code}","param":{param}}}}}"#)
+            }
+            Dialect::Anthropic => {
+                format!(r#"{{"type":"error","error":{{"type":"{}","message":"{message}"}}}}"#, self.anthropic_class())
+            }
+        }
     }
 }
 
@@ -110,12 +147,15 @@ mod tests {
             (ErrorKind::Internal, 500, "server_error"),
         ];
         for (kind, status, class) in all {
-            let body: serde_json::Value = serde_json::from_str(&kind.body()).unwrap();
+            let body: serde_json::Value = serde_json::from_str(&kind.body(Dialect::OpenAi)).unwrap();
             assert_eq!(kind.status(), status);
             assert_eq!(body["error"]["type"], class);
             assert_eq!(body["error"]["code"], kind.code());
             assert!(body["error"]["message"].as_str().unwrap().ends_with('.'));
             assert!(body["error"].as_object().unwrap().contains_key("param"));
+            let body: serde_json::Value = serde_json::from_str(&kind.body(Dialect::Anthropic)).unwrap();
+            assert_eq!(body["type"], "error");
+            assert!(body["error"]["type"].is_string() && body["error"]["message"].is_string());
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::Proxy;
 use super::context::Context;
-use super::headers::{drop_hop_by_hop, hide_replica, suit_version};
+use super::headers::{drop_hop_by_hop, suit_version};
 use crate::api::answer::{StreamReader, Usage, WholeReader};
 use crate::fleet::reservation::Reported;
 use crate::policy::retry::Failure;
@@ -50,9 +50,6 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
         if version < Version::HTTP_11 && !response.headers.contains_key(CONTENT_LENGTH) {
             session.set_keepalive(None);
         }
-    }
-    if let Some(attempt) = &ctx.attempt {
-        hide_replica(response, &attempt.reservation.replica().spec)?;
     }
     // the answer begins: the body can no longer be replayed
     ctx.body.release();

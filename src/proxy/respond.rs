@@ -3,7 +3,7 @@
 use super::body::{INVALID_CHUNK, linger};
 use super::context::Context;
 use super::retry::has_answered;
-use crate::api::errors::ErrorKind;
+use crate::api::errors::{Dialect, ErrorKind};
 use crate::fleet::{Fleet, FleetHealth};
 use bytes::Bytes;
 use http::Method;
@@ -87,7 +87,8 @@ async fn error(session: &mut Session, kind: ErrorKind, ctx: &Context) -> Result<
     head.insert_header("x-ramjet-error", kind.code())?;
     head.insert_header("x-ramjet-request-id", &ctx.id)?;
     session.set_keepalive(None);
-    answer(session, head, kind.body()).await
+    let dialect = Dialect::of(session.req_header().uri.path());
+    answer(session, head, kind.body(dialect)).await
 }
 
 async fn answer(session: &mut Session, mut head: ResponseHeader, body: String) -> Result<()> {

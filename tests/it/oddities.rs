@@ -121,11 +121,14 @@ async fn a_switched_protocol_is_not_asked_for_again_when_its_connection_breaks()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engines_redirect_leads_through_ramjet() {
-    let engine = Engine::start().await;
+async fn an_engines_redirect_is_passed_on_and_not_followed() {
+    let (engine, other) = (Engine::start().await, Engine::start().await);
     let ramjet = Ramjet::start(&[engine.addr]).await;
-    let answer = client::chat(ramjet.api, "redirect=/v1/chat/completions/?x=1", &chat_body(500, "")).await.unwrap();
-    assert_eq!((answer.status, answer.header("location")), (307, Some("/v1/chat/completions/?x=1")));
+    let play =
+        format!("raw=HTTP/1.1 307 X\\r\\nlocation: http://{}/v1/x\\r\\ncontent-length: 0\\r\\n\\r\\n", other.addr);
+    let answer = client::chat(ramjet.api, &play, &chat_body(500, "")).await.unwrap();
+    assert_eq!((answer.status, answer.header("location")), (307, Some(&*format!("http://{}/v1/x", other.addr))));
+    assert!(other.seen().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,6 +170,21 @@ async fn a_client_that_is_still_sending_too_much_sees_the_refusal() {
         assert_eq!(h1.answer().await.unwrap().status, 413, "{path}");
     }
     assert!(engine.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_come_in_the_callers_dialect() {
+    let ramjet = Ramjet::start(&[crate::support::ramjet::lease()]).await;
+    for (path, is_anthropic) in [("/v1/chat/completions", false), ("/v1/messages", true), ("/v1/embeddings", false)] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        h1.send(chat_head("content-length: 2\r\n").replace("/v1/chat/completions", path).as_bytes()).await;
+        h1.send(b"{}").await;
+        let answer = h1.answer().await.unwrap();
+        let json = answer.json();
+        assert_eq!((answer.status, answer.header("x-ramjet-error")), (502, Some("connect_failed")), "{path}");
+        assert_eq!(json["type"] == "error", is_anthropic, "{json}");
+        assert!(json["error"]["message"].is_string() && json["error"]["type"].is_string(), "{json}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -146,12 +146,6 @@ async fn perform(stream: &mut TcpStream, play: &str) -> bool {
             wait_for_reader(stream).await;
             return false;
         }
-        // a redirect to this engine itself
-        "redirect" => {
-            let own = stream.local_addr().unwrap();
-            let head = format!("HTTP/1.1 307 X\r\nlocation: http://{own}{argument}\r\ncontent-length: 0\r\n\r\n");
-            stream.write_all(head.as_bytes()).await
-        }
         "sse" => stream_text(stream, argument).await,
         "prefill" => {
             wait_closed(stream).await;
