@@ -60,8 +60,10 @@ fn start_log() {
     };
     let mut log = env_logger::Builder::from_env(filter);
     // what these crates say below this level contains heads and paths of requests
-    for target in ["pingora_core", "pingora_proxy", "pingora_load_balancing", "h2", "hyper"] {
+    for target in ["pingora_core", "pingora_proxy", "h2", "hyper"] {
         log.filter_module(target, log::LevelFilter::Warn);
     }
+    // it repeats what the probe says
+    log.filter_module("pingora_load_balancing", log::LevelFilter::Error);
     log.format(line).init();
 }
