@@ -10,6 +10,8 @@ pub struct Request<'a> {
     pub model: Option<Str<'a>>,
     /// `stream`, false when absent.
     pub stream: bool,
+    /// Whether several answers are asked for: `n` or `best_of` above one, or a list of prompts.
+    pub is_many: bool,
     /// Every member whose key is `max_tokens` or `max_completion_tokens`, for edits.
     pub limits: Vec<Member>,
     /// `messages`, if it is a list of objects.
@@ -75,7 +77,8 @@ pub fn read(body: &[u8]) -> Result<Request<'_>, Malformed> {
 }
 
 /// The members that are read for more than their text, in the order of the arms of [`member`].
-const UNDERSTOOD: [&str; 6] = ["model", "stream", "messages", "prompt", "max_tokens", "max_completion_tokens"];
+const UNDERSTOOD: [&str; 8] =
+    ["model", "stream", "messages", "prompt", "n", "best_of", "max_tokens", "max_completion_tokens"];
 
 fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -> Result<(), Malformed> {
     match key.position(&UNDERSTOOD) {
@@ -93,7 +96,13 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
                 None => drop(value.skip()?),
             }
         }
-        Some(3) => request.prompt = Some(value.skip()?),
+        Some(3) => {
+            let prompt = value.skip()?;
+            request.prompt = Some(prompt);
+            let inner = prompt.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
+            request.is_many |= inner.is_some_and(|i| i.starts_with(b"[") || i.starts_with(b"\""));
+        }
+        Some(4 | 5) => request.is_many |= count(value.skip()?).is_some_and(|n| n > 1),
         Some(_) => {
             let number = count(value.skip()?);
             request.limits.push(Member { span: key.at..value.offset_after(), value: number });
@@ -171,6 +180,20 @@ mod tests {
         let body = br#"{"model":"a","mod\u0065l":"b","max_tok\u0065ns":5}"#;
         let r = read(body).unwrap();
         assert_eq!((r.model.unwrap().raw, r.limits[0].value), (&b"b"[..], Some(5)));
+    }
+
+    #[test]
+    fn several_answers_are_recognised() {
+        for (body, is_many) in [
+            (r#"{"n":1,"prompt":"x"}"#, false),
+            (r#"{"n":8}"#, true),
+            (r#"{"best_of":2}"#, true),
+            (r#"{"prompt":[1,2]}"#, false),
+            (r#"{"prompt":[ "a","b"]}"#, true),
+            (r#"{"prompt":[[1],[2]]}"#, true),
+        ] {
+            assert_eq!(read(body.as_bytes()).unwrap().is_many, is_many, "{body}");
+        }
     }
 
     #[test]

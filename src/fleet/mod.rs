@@ -1,8 +1,12 @@
 //! Shared memory of the fleet, no sockets: replicas, what is reserved and held there, and the choice over it.
 //!
-//! Two locks exist. *Residency* (a read-write lock) guards the prefix index and the pending claims; the longest thing
-//! done under it is one pass over one chain. *Booking* (a mutex) makes a choice, its reservation and its claim one step, so that
-//! two requests never choose on the same view; a walk and a claim of one chain happen under it. Neither is held across an await.
+//! Locks, in the order in which one may be taken under another, none held across an await:
+//! 1. *Booking* (`router`) makes a choice, its reservation and its claim one step, so that two requests never choose on the
+//!    same view. Under it: a walk and a claim of one chain, and a look at each candidate.
+//! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
+//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, for a look-up.
+//! 3. A replica's *health* and *address*, for a few words.
+//!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
 
 pub mod claim;

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 
 /// Names come from clients: beyond this many, all others are learned as one.
 const MOST: usize = 64;
+/// No served model has a longer name.
+const LONGEST_NAME: usize = 256;
 
 /// Learned rates by model.
 #[derive(Debug, Default)]
@@ -25,7 +27,8 @@ impl Models {
     #[expect(clippy::cast_precision_loss, reason = "token counts and sizes fit a float")]
     pub fn learn(&self, model: Option<&str>, prompt_bytes: u64, prompt: u64, output: Option<u64>) {
         let mut rates = self.rates.lock();
-        let name = model.filter(|m| rates.len() < MOST || rates.contains_key(*m)).unwrap_or_default();
+        let fits = |m: &&str| m.len() <= LONGEST_NAME && (rates.len() < MOST || rates.contains_key(*m));
+        let name = model.filter(fits).unwrap_or_default();
         if !rates.contains_key(name) {
             rates.insert(name.to_owned(), MODEL_START);
         }

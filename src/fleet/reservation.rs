@@ -73,6 +73,11 @@ impl Reservation {
         }
     }
 
+    /// The answer turned out to be one whose first token cannot be seen.
+    pub fn shows_no_token(&mut self) {
+        self.replica.work.lock().backlog.shows_no_token(self.ticket);
+    }
+
     /// Only one unit is left to do.
     pub fn shrink(&mut self) {
         let surplus = self.units.saturating_sub(1);
@@ -90,8 +95,12 @@ impl Reservation {
         if let Some(tokens) = reported.output.filter(|t| *t >= 8) {
             // what others' prompts took meanwhile did not go into these tokens
             let stalled = work.backlog.prefilled_ms() - read.prefilled_ms;
-            let between = (read.decoding + work.backlog.decoding()) / 2;
-            work.rates.observe_step(between.max(1) as f64, (now - read.at - stalled) / (tokens - 1) as f64);
+            let took = now - read.at;
+            let between = (read.decoding + work.backlog.decoding()).div_ceil(2);
+            // where prompts were being read most of the time, what is left says nothing: they share the engine's steps
+            if stalled <= took / 2.0 {
+                work.rates.observe_step(between.max(1) as f64, (took - stalled) / (tokens - 1) as f64);
+            }
         }
     }
 }

@@ -16,8 +16,8 @@ pub struct Router {
     fleet: Arc<Fleet>,
     balancer: Arc<LoadBalancer<CacheAware>>,
     /// Held from the first look at loads and overlaps until the choice is reserved and claimed, so that of two equal
-    /// prompts the second one sees where the first one goes. The longest thing done under it is one walk and one claim
-    /// of a chain.
+    /// prompts the second one sees where the first one goes. Done under it: one walk and one
+    /// claim of a chain, and a look at each candidate.
     booking: Mutex<()>,
     turns: AtomicU64,
 }

@@ -41,6 +41,7 @@ struct Waiting {
 impl Backlog {
     /// A request arrives whose prompt should take `prefill_ms`; `streams` if its first token will be seen.
     pub fn begin(&mut self, now: f64, prefill_ms: f64, streams: bool) -> Ticket {
+        self.settle(now);
         self.next += 1;
         if self.waiting.is_empty() {
             self.turn_began = now;
@@ -51,6 +52,7 @@ impl Backlog {
 
     /// Its first token has come. `None` when it had come before.
     pub fn first_token(&mut self, ticket: Ticket, now: f64) -> Option<Read> {
+        self.settle(now);
         let at = self.waiting.iter().position(|w| w.ticket == ticket.0)?;
         let read = self.waiting.remove(at);
         let took_ms = (now - self.turn_began.max(read.begun)).max(0.0);
@@ -62,6 +64,7 @@ impl Backlog {
 
     /// It has ended, well or not.
     pub fn end(&mut self, ticket: Ticket, now: f64) {
+        self.settle(now);
         if let Some(at) = self.waiting.iter().position(|w| w.ticket == ticket.0) {
             self.waiting.remove(at);
             if at == 0 {
@@ -69,6 +72,23 @@ impl Backlog {
             }
         } else if let Some(at) = self.decoding.iter().position(|t| *t == ticket.0) {
             self.decoding.swap_remove(at);
+        }
+    }
+
+    /// Its answer turned out to be one that shows no first token.
+    pub fn shows_no_token(&mut self, ticket: Ticket) {
+        if let Some(w) = self.waiting.iter_mut().find(|w| w.ticket == ticket.0) {
+            w.streams = false;
+        }
+    }
+
+    /// Takes the first prompts for read, as far as they show no first token and their time is over.
+    fn settle(&mut self, now: f64) {
+        while let Some(w) = self.waiting.first().filter(|w| !w.streams && now - self.turn_began >= w.prefill_ms) {
+            self.turn_began += w.prefill_ms;
+            self.prefilled_ms += w.prefill_ms;
+            self.decoding.push(w.ticket);
+            self.waiting.remove(0);
         }
     }
 
@@ -135,9 +155,16 @@ mod tests {
         let stream = b.begin(0.0, 100.0, true);
         let last = b.begin(0.0, 100.0, true);
         assert_eq!((b.remaining_ms(150.0), b.remaining_ms(250.0), b.remaining_ms(900.0)), (250.0, 150.0, 100.0));
-        for ticket in [whole, next, stream, last] {
+        // the two were over at 200: the streamed one's turn began then
+        assert_eq!(b.first_token(stream, 340.0), Some(Read { took_ms: 140.0 }));
+        assert_eq!((b.decoding(), b.prefilled_ms()), (3, 340.0));
+        b.end(whole, 345.0);
+        b.shows_no_token(last);
+        assert_eq!((b.remaining_ms(350.0), b.remaining_ms(450.0)), (90.0, 0.0));
+        for ticket in [next, stream, last] {
             b.end(ticket, 1000.0);
         }
+        assert_eq!(b.requests(), 0);
     }
 
     proptest! {

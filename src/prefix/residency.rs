@@ -18,6 +18,14 @@ use std::sync::Arc;
 pub struct Claim {
     replica: ReplicaId,
     number: u64,
+    confirmed: u32,
+}
+
+impl Claim {
+    /// Leading blocks that were held before, not counting those that another pending claim alone vouched for.
+    pub fn confirmed_before(self) -> u32 {
+        self.confirmed
+    }
 }
 
 /// The index and the pending claims on it.
@@ -34,10 +42,13 @@ struct AtReplica {
     pending: Vec<Pending>,
     /// Answers in a row that denied all of a prefix that was believed to be held.
     denials: u32,
+    /// Whether that was told, and no answer has spoken of cached tokens since.
+    told: bool,
 }
 
-/// So many denials in a row mean that a cache was emptied. A single one may be a prompt of its own kind.
-const DENIALS: u32 = 2;
+/// So many denials in a row mean that a cache was emptied. One or two may be prompts of their own kind, or old ones that
+/// were evicted.
+const DENIALS: u32 = 3;
 /// A prediction of fewer blocks proves nothing: an engine caches in blocks of its own size.
 const LEAST_PREDICTED: u32 = 4;
 
@@ -64,9 +75,12 @@ impl Residency {
     pub fn claim(&mut self, chain: &Arc<[u64]>, replica: ReplicaId) -> Claim {
         let added_from = self.index.hold(chain, replica);
         self.next += 1;
-        let pending = Pending { number: self.next, chain: chain.clone(), added_from };
-        self.at(replica).pending.push(pending);
-        Claim { replica, number: self.next }
+        let number = self.next;
+        let pending = &mut self.at(replica).pending;
+        let vouched = |other: &Pending| shared(chain, &other.chain) > other.added_from;
+        let confirmed = pending.iter().filter(|o| vouched(o)).map(|o| o.added_from).fold(added_from, usize::min);
+        pending.push(Pending { number, chain: chain.clone(), added_from });
+        Claim { replica, number, confirmed: u32::try_from(confirmed).unwrap_or(u32::MAX) }
     }
 
     /// The engine has generated: the whole prompt is in its cache.
@@ -98,19 +112,25 @@ impl Residency {
         *self.at(replica) = AtReplica::default();
     }
 
-    /// The truth about a prompt that was just served: `predicted` leading blocks of `chain` were believed to be held,
-    /// `cached` tokens came from the cache. Returns whether this shows that the replica's cache had been emptied; then
-    /// everything is forgotten but this prompt and those being read there now.
+    /// The truth about a prompt that was just served: `predicted` leading blocks of `chain` were held when it was claimed
+    /// ([`Claim::confirmed_before`]), `cached` tokens came from the cache. When this shows that the cache had been emptied,
+    /// everything is forgotten but this prompt and those being read there now. Returns whether that is news: an engine
+    /// that never caches is not reported again and again.
     pub fn report(&mut self, chain: &[u64], replica: ReplicaId, predicted: u32, cached: u64) -> bool {
         if predicted < LEAST_PREDICTED {
             return false;
         }
         let at = self.at(replica);
-        at.denials = if cached == 0 { at.denials + 1 } else { 0 };
+        if cached > 0 {
+            (at.denials, at.told) = (0, false);
+            return false;
+        }
+        at.denials += 1;
         if at.denials < DENIALS {
             return false;
         }
         at.denials = 0;
+        let is_news = !std::mem::replace(&mut at.told, true);
         self.index.forget(replica);
         self.index.hold(chain, replica);
         if let Some(at) = self.replicas.get_mut(replica.index()) {
@@ -118,7 +138,7 @@ impl Residency {
                 pending.added_from = pending.added_from.min(self.index.hold(&pending.chain, replica));
             }
         }
-        true
+        is_news
     }
 
     /// Heap bytes of the index.
@@ -221,22 +241,43 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_cache_is_noticed_by_the_second_denial_in_a_row() {
+    fn an_emptied_cache_is_noticed_by_the_third_denial_in_a_row() {
         let mut r = Residency::new(1 << 20);
+        let session = |head: u64| chain(&[head, head + 1, head + 2, head + 3, head + 4]);
         for head in [10, 20, 30] {
-            let claim = r.claim(&chain(&[head, head + 1, head + 2, head + 3, head + 4]), R);
+            let claim = r.claim(&session(head), R);
             r.confirm(claim);
         }
-        let reading = r.claim(&chain(&[40, 41, 42, 43, 44]), R);
-        assert!(!r.report(&[10, 11, 12, 13, 14], R, 5, 0));
-        assert!(!r.report(&[10, 11, 12, 13, 14], R, 5, 900), "a prompt of its own kind");
-        assert!(!r.report(&[10, 11, 12, 13, 14], R, 3, 0), "too little was predicted");
-        assert!(!r.report(&[10, 11, 12, 13, 14], R, 5, 0));
-        assert!(r.report(&[20, 21, 22, 23, 24], R, 5, 0));
-        assert_eq!((overlap(&r, &[30, 31]), overlap(&r, &[10, 11])), (0, 0));
-        assert_eq!((overlap(&r, &[20, 21, 22, 23, 24]), overlap(&r, &[40, 41, 42, 43, 44])), (5, 5));
+        let reading = r.claim(&session(40), R);
+        assert!(!r.report(&session(10), R, 5, 0));
+        assert!(!r.report(&session(10), R, 5, 0));
+        assert!(!r.report(&session(10), R, 5, 900), "prompts of their own kind");
+        assert!(!r.report(&session(10), R, 3, 0), "too little was predicted");
+        assert!(!r.report(&session(10), R, 5, 0));
+        assert!(!r.report(&session(30), R, 5, 0));
+        assert!(r.report(&session(20), R, 5, 0));
+        assert_eq!((overlap(&r, &session(30)), overlap(&r, &session(10))), (0, 0));
+        assert_eq!((overlap(&r, &session(20)), overlap(&r, &session(40))), (5, 5));
+        for _ in 0..6 {
+            assert!(!r.report(&session(20), R, 5, 0), "it was told already");
+        }
         r.withdraw(reading);
-        assert_eq!(overlap(&r, &[40]), 0);
+        assert_eq!(overlap(&r, &session(40)), 0);
+    }
+
+    #[test]
+    fn a_burst_that_shares_a_new_prefix_denies_nothing() {
+        let mut r = Residency::new(1 << 20);
+        let held = r.claim(&chain(&[1, 2]), R);
+        r.confirm(held);
+        let burst: Vec<_> = (0..4).map(|n| r.claim(&chain(&[1, 2, 3, 4, 5, 6, 7, n]), R)).collect();
+        assert_eq!(burst.iter().map(|c| c.confirmed_before()).collect::<Vec<_>>(), [2, 2, 2, 2]);
+        for claim in burst {
+            r.confirm(claim);
+        }
+        let next = r.claim(&chain(&[1, 2, 3, 4, 5, 6, 7, 2, 9]), R);
+        assert_eq!(next.confirmed_before(), 8);
+        r.confirm(next);
     }
 
     #[test]

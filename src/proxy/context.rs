@@ -45,6 +45,8 @@ pub(super) struct PromptFacts {
     pub(super) prompt_bytes: u64,
     /// Whether the answer is to be streamed.
     pub(super) streams: bool,
+    /// Whether one answer is asked for.
+    pub(super) is_single: bool,
 }
 
 impl PromptFacts {

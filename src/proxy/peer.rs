@@ -77,7 +77,8 @@ impl Proxy {
         let Some((failed, (reservation, claim))) = next else {
             return refuse(ctx, ErrorKind::NoReplica);
         };
-        if let (Some(from), Some(failure)) = (self.router.fleet().replica(failed), ctx.failure) {
+        let left = self.router.fleet().replica(failed).filter(|from| from.id != reservation.replica().id);
+        if let (Some(from), Some(failure)) = (left, ctx.failure) {
             self.metrics.failed_over(from.name(), reservation.replica().name(), failure);
         }
         Ok((reservation, claim))

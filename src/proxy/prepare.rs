@@ -30,6 +30,8 @@ pub struct Prepared {
     pub model: Option<String>,
     /// Whether the answer is to be streamed.
     pub streams: bool,
+    /// Whether it asks for one answer, so that what is reported tells of one.
+    pub is_single: bool,
     /// The body to send in place of the one that came.
     pub edited: Option<Bytes>,
 }
@@ -47,6 +49,7 @@ pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, strip_over
         prompt_bytes: prints.as_ref().map_or(0, |p| if p.is_cut { body.len() as u64 } else { p.bytes }),
         chain: prints.map(|p| p.prints.into()),
         streams: request.stream,
+        is_single: !request.is_many,
         model: request.model.map(|m| m.text()),
         edited: strip_over.and_then(|over| strip_token_limits(body, &request.limits, over)),
     }

@@ -66,6 +66,9 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
             false => Reader::Whole(WholeReader::default()),
         };
     }
+    if let (false, Some(attempt)) = (matches!(ctx.relay.reader, Reader::Stream(_)), &mut ctx.attempt) {
+        attempt.reservation.shows_no_token();
+    }
     Ok(())
 }
 
@@ -115,7 +118,9 @@ impl Proxy {
 
     /// What a good answer tells of its replica and its model.
     fn learn(&self, ctx: &mut Context) {
-        let (Some(attempt), false) = (&mut ctx.attempt, ctx.relay.broken || !ctx.relay.good) else { return };
+        // several answers in one report several times what one takes
+        let teaches = ctx.relay.good && !ctx.relay.broken && ctx.prompt.is_single;
+        let (Some(attempt), true) = (&mut ctx.attempt, teaches) else { return };
         let Usage { prompt: Some(prompt), cached, completion } = ctx.relay.usage else { return };
         let fleet = self.router.fleet();
         let model = ctx.prompt.model.as_deref();
@@ -126,7 +131,7 @@ impl Proxy {
         if let Some(chosen) = ctx.route.as_ref().and_then(|r| r.decision.ranked.get(r.position)) {
             self.metrics.predicted(fleet.tokens_of_blocks(chosen.overlap, model).min(prompt));
             if let Some(chain) = &ctx.prompt.chain {
-                fleet.report(chain, chosen.id, chosen.overlap, cached);
+                fleet.report(chain, chosen.id, attempt.claim.confirmed_before(), cached);
             }
         }
     }

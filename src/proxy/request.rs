@@ -39,7 +39,8 @@ impl Proxy {
             Some(_) => session.set_keepalive(Some(CLIENT_KEEPALIVE)),
             None => {}
         }
-        // a next request, or a stray line end, that arrives during an answer waits for its turn
+        // a next request, or a stray line end, that arrives during an answer waits for its turn; the price is that
+        // Pingora then reads no further, and the leaving of such a client is noticed only by writing to it
         session.downstream_session.set_pipelining_enabled(true);
     }
 
@@ -69,6 +70,7 @@ impl Proxy {
             body_bytes: bytes.len() as u64,
             prompt_bytes: prepared.prompt_bytes,
             streams: prepared.streams,
+            is_single: prepared.is_single,
         };
         if let Some(edited) = prepared.edited {
             ctx.body = body::Body::Held(edited);

@@ -6,10 +6,10 @@ use parking_lot::Mutex;
 use pingora_core::server::{ExecutionPhase, ShutdownWatch};
 use pingora_core::services::background::BackgroundService;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::broadcast;
+use tokio::sync::broadcast::{self, error::RecvError};
 
 /// How often a process that is shutting down looks whether it is idle.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
@@ -23,6 +23,7 @@ const IDLE_BEFORE_EXIT: Duration = Duration::from_secs(1);
 pub(super) struct Drain {
     pub(super) metrics: Arc<Metrics>,
     pub(super) draining: Arc<AtomicBool>,
+    pub(super) open_http2: Arc<AtomicUsize>,
     /// Taken, and first polled, in the service: a daemon forks before that.
     pub(super) phases: Mutex<Option<broadcast::Receiver<ExecutionPhase>>>,
 }
@@ -33,7 +34,12 @@ impl BackgroundService for Drain {
         let Some(mut phases) = self.phases.lock().take() else { return };
         loop {
             tokio::select! {
-                phase = phases.recv() => if phase.is_ok_and(goes_away) { self.draining.store(true, Relaxed) },
+                phase = phases.recv() => match phase {
+                    Ok(phase) if goes_away(&phase) => self.draining.store(true, Relaxed),
+                    // the server that told of its phases is gone
+                    Err(RecvError::Closed) => break,
+                    Ok(_) | Err(RecvError::Lagged(_)) => {}
+                },
                 _ = shutdown.changed() => break,
             }
         }
@@ -41,10 +47,8 @@ impl BackgroundService for Drain {
         let mut idle_since = None;
         while idle_since.is_none_or(|since: Instant| since.elapsed() < IDLE_BEFORE_EXIT) {
             tokio::time::sleep(DRAIN_POLL).await;
-            idle_since = match self.metrics.inflight() {
-                0 => idle_since.or_else(|| Some(Instant::now())),
-                _ => None,
-            };
+            let busy = self.metrics.inflight() > 0 || self.open_http2.load(Relaxed) > 0;
+            idle_since = if busy { None } else { idle_since.or_else(|| Some(Instant::now())) };
         }
         log::info!("no request is left, exiting");
         std::process::exit(0);
@@ -52,7 +56,7 @@ impl BackgroundService for Drain {
 }
 
 /// Whether the phase is one of a process on its way out.
-fn goes_away(phase: ExecutionPhase) -> bool {
+fn goes_away(phase: &ExecutionPhase) -> bool {
     use ExecutionPhase::{Bootstrap, BootstrapComplete, Running, Setup};
     !matches!(phase, Setup | Bootstrap | BootstrapComplete | Running)
 }

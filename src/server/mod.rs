@@ -27,7 +27,7 @@ use pingora_core::services::listening::Service;
 use pingora_load_balancing::{Backends, LoadBalancer};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -75,7 +75,8 @@ pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, Start
     let router = Arc::new(Router::new(fleet.clone(), background.task()));
     let draining = Arc::new(AtomicBool::new(false));
     let proxy = Proxy::new(router, metrics.clone(), settings(config), draining.clone(), random());
-    let api = api_service(&server, config, &proxy);
+    let open_http2 = Arc::new(AtomicUsize::new(0));
+    let api = api_service(&server, config, &proxy, open_http2.clone());
     let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone()));
     admin.add_tcp(&config.listen.admin.to_string());
     admin.threads = Some(1);
@@ -91,7 +92,7 @@ pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, Start
     }
     server.add_service(background);
     let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
-    server.add_service(background_service("drain", lifecycle::Drain { metrics, draining, phases }));
+    server.add_service(background_service("drain", lifecycle::Drain { metrics, draining, open_http2, phases }));
     server.add_service(background_service("hangup", lifecycle::Hangup));
     server.run_forever()
 }
@@ -191,8 +192,8 @@ fn discover_once(balancer: &LoadBalancer<CacheAware>) -> Result<(), StartError> 
     runtime.block_on(balancer.update()).map_err(|e| StartError::Discovery(e.to_string()))
 }
 
-fn api_service(server: &Server, config: &Config, proxy: &Proxy) -> Service<Front> {
-    let mut service = Service::new("api".to_owned(), Front::new(proxy, &server.configuration));
+fn api_service(server: &Server, config: &Config, proxy: &Proxy, open_http2: Arc<AtomicUsize>) -> Service<Front> {
+    let mut service = Service::new("api".to_owned(), Front::new(proxy, &server.configuration, open_http2));
     service.threads = Some(server.configuration.threads);
     for address in &config.listen.api {
         match address {

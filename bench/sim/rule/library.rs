@@ -1,4 +1,4 @@
-//! The library's own rules, used exactly as the router uses them: walk the index, select, reserve and claim in one
+//! The library's own rules, used as the router uses them for streams that report usage: walk the index, select, reserve and claim in one
 //! step; confirm, shrink and go on in the backlog at the first token; withdraw on failure; learn rates and hear the
 //! truth about the cache at the end; forget a replica that restarted.
 
@@ -25,7 +25,7 @@ struct Booked {
     units: u32,
     claim: Option<Claim>,
     ticket: Ticket,
-    overlap: u32,
+    confirmed: u32,
     read: Option<PromptRead>,
 }
 
@@ -85,14 +85,16 @@ impl Library {
             [seen.prompt_tokens, seen.cached_tokens, seen.output_tokens].map(|n| to_float(n as u64));
         self.model.observe_prompt(to_float(request.bytes), prompt);
         self.model.observe_output(output);
-        self.residency.report(&request.chain, id_of(booked.replica), booked.overlap, seen.cached_tokens as u64);
+        self.residency.report(&request.chain, id_of(booked.replica), booked.confirmed, seen.cached_tokens as u64);
         let (Some(read), rates) = (booked.read, &mut self.rates[booked.replica]) else { return };
         rates.observe_prefill(prompt - cached, cached, read.took_ms);
         if seen.output_tokens >= 8 {
             let backlog = &self.backlogs[booked.replica];
             let stalled = backlog.prefilled_ms() - read.prefilled_ms;
-            let between = (read.decoding + backlog.decoding()).div_ceil(2);
-            rates.observe_step(to_float(between.max(1) as u64), (now - read.at - stalled) / (output - 1.0));
+            let (took, between) = (now - read.at, (read.decoding + backlog.decoding()).div_ceil(2));
+            if stalled <= took / 2.0 {
+                rates.observe_step(to_float(between.max(1) as u64), (took - stalled) / (output - 1.0));
+            }
         }
     }
 }
@@ -128,7 +130,8 @@ impl Rule for Library {
         self.loads[replica] += first.units;
         let claim = (!request.chain.is_empty()).then(|| self.residency.claim(&request.chain, first.id));
         let ticket = self.backlogs[replica].begin(now, first.price.prefill, true);
-        let booked = Booked { replica, units: first.units, claim, ticket, overlap: first.overlap, read: None };
+        let confirmed = claim.map_or(0, Claim::confirmed_before);
+        let booked = Booked { replica, units: first.units, claim, ticket, confirmed, read: None };
         self.booked.insert(request.id, booked);
         let cached = to_size(u64::from(first.overlap)) * ROUTER_BLOCK;
         let ttft_ms = (self.params.policy == PolicyKind::Cost).then_some(first.price.queue + first.price.prefill);
