@@ -21,14 +21,12 @@ async fn ordinal(ramjet: &Ramjet, body: &[u8]) -> String {
     answer.header("x-ramjet-upstream").unwrap().to_owned()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn interleaved_conversations_each_stay_on_their_replica() {
-    let (a, b) = (Engine::start().await, Engine::start().await);
-    let ramjet = Ramjet::start(&[a.addr, b.addr]).await;
+/// Four conversations in turn: each stays on its replica, and each of two replicas has two.
+async fn four_conversations_stay_and_spread(ramjet: &Ramjet, turns: std::ops::Range<usize>) {
     let mut homes: Vec<String> = Vec::new();
-    for turns in 0..6 {
+    for turns in turns {
         for speaker in 0..4 {
-            let at = ordinal(&ramjet, &turn(speaker, turns)).await;
+            let at = ordinal(ramjet, &turn(speaker, turns)).await;
             match homes.get(speaker) {
                 None => homes.push(at),
                 Some(home) => assert_eq!(&at, home, "speaker {speaker}, turn {turns}"),
@@ -36,6 +34,13 @@ async fn interleaved_conversations_each_stay_on_their_replica() {
         }
     }
     assert_eq!(homes.iter().filter(|h| *h == "0").count(), 2, "{homes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn interleaved_conversations_each_stay_on_their_replica() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let ramjet = Ramjet::start(&[a.addr, b.addr]).await;
+    four_conversations_stay_and_spread(&ramjet, 0..6).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,15 +144,5 @@ async fn the_cost_policy_keeps_conversations_and_spreads_new_ones() {
     let (a, b) = (Engine::start().await, Engine::start().await);
     let config = "routing: { policy: cost }";
     let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, ..Start::default() }).await;
-    let mut homes: Vec<String> = Vec::new();
-    for turns in 2..8 {
-        for speaker in 0..4 {
-            let at = ordinal(&ramjet, &turn(speaker, turns)).await;
-            match homes.get(speaker) {
-                None => homes.push(at),
-                Some(home) => assert_eq!(&at, home, "speaker {speaker}, turn {turns}"),
-            }
-        }
-    }
-    assert_eq!(homes.iter().filter(|h| *h == "0").count(), 2, "{homes:?}");
+    four_conversations_stay_and_spread(&ramjet, 2..8).await;
 }
