@@ -6,6 +6,7 @@ use super::reservation::{Reservation, Share};
 use super::selection::{CacheAware, RouteKey, encode, take_decision};
 use crate::policy::cost::Tokens;
 use crate::policy::select::{Decision, Ranked, RouteRequest};
+use crate::prefix::residency::Size;
 use parking_lot::Mutex;
 use pingora_load_balancing::LoadBalancer;
 use std::sync::Arc;
@@ -85,6 +86,8 @@ impl Router {
         let replica = self.fleet.replica(ranked.id)?.clone();
         let share = Share { units: ranked.units, prefill_ms: ranked.price.prefill, streams: prompt.streams };
         let reservation = Reservation::new(replica, share, self.fleet.clock());
-        Some((reservation, ClaimGuard::new(&self.fleet, prompt.chain, ranked.id)))
+        let tokens = self.fleet.tokens(prompt.prompt_bytes, prompt.model);
+        let size = Size { prompt: tokens.prompt, block: tokens.block };
+        Some((reservation, ClaimGuard::new(&self.fleet, prompt.chain, size, ranked.id)))
     }
 }

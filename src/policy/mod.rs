@@ -6,6 +6,7 @@
 pub mod backlog;
 pub mod cost;
 pub mod estimate;
+pub mod flow;
 pub mod health;
 pub mod retry;
 pub mod score;
