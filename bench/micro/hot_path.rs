@@ -14,7 +14,7 @@ use ramjet::api::endpoint::Endpoint;
 use ramjet::engine::discovery::Configured;
 use ramjet::fleet::Fleet;
 use ramjet::fleet::claim::ClaimGuard;
-use ramjet::fleet::replica::ReplicaSpec;
+use ramjet::fleet::replica::{ReplicaSpec, Role};
 use ramjet::fleet::router::{Prompt, Router};
 use ramjet::policy::health::Thresholds;
 use ramjet::policy::score::{AffinityParams, LoadParams};
@@ -63,6 +63,7 @@ fn fleet(replicas: u16) -> (Arc<Fleet>, Router) {
         authority: HeaderValue::from_static("r"),
         models: vec![],
         authorization: None,
+        role: Role::default(),
     };
     let params = Params {
         policy: PolicyKind::Affinity,

@@ -6,6 +6,7 @@ mod bodies;
 mod chaos;
 mod failover;
 mod health;
+mod lane;
 mod leaving;
 mod oddities;
 mod relaying;
