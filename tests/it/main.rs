@@ -9,6 +9,7 @@ mod health;
 mod lane;
 mod leaving;
 mod oddities;
+mod ranks;
 mod relaying;
 mod routing;
 mod starting;
