@@ -8,6 +8,8 @@ pub mod cost;
 pub mod estimate;
 pub mod flow;
 pub mod health;
+pub mod lane;
 pub mod retry;
 pub mod score;
 pub mod select;
+pub mod slow_start;

@@ -1,6 +1,7 @@
 //! Which replica: every policy ranks all candidates and says why the first one is first. Failover walks the ranking.
 
 use super::cost::{Price, Prospect, Tokens, price};
+use super::lane::Gate;
 use super::score::{AffinityParams, LoadParams, Peers};
 use crate::types::{PolicyKind, ReplicaId};
 use smallvec::SmallVec;
@@ -79,7 +80,7 @@ pub struct Ranked {
     pub held: f64,
     /// `A(r)` in blocks; 0 where the policy does not look at overlap.
     pub credit: u32,
-    /// Units reserved there at the time of the choice.
+    /// Units reserved there at the time of the choice; more than there are where the replica has come back lately.
     pub load: u32,
     /// Higher is better.
     pub score: f64,
@@ -92,10 +93,15 @@ pub struct Ranked {
 /// A ranking with its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// Best first; every candidate of the pool that was chosen from.
+    /// Best first, within each group; every candidate of the pool that was chosen from. Failover may bring replicas of
+    /// other nodes forward.
     pub ranked: SmallVec<[Ranked; 4]>,
     /// Why the first is first.
     pub reason: Reason,
+    /// What the lane for long prompts had to do with it.
+    pub gate: Gate,
+    /// How many of the first are preferred as a group: failover goes through them before any other.
+    pub preferred: usize,
 }
 
 impl Reason {
@@ -142,7 +148,7 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
         policy if looks_at_overlap(policy) && request.blocks > 0 => affinity_reason(&ranked, peers),
         _ => Reason::Load,
     };
-    Some(Decision { ranked, reason })
+    Some(Decision { preferred: ranked.len(), ranked, reason, gate: Gate::Open })
 }
 
 fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> Ranked {
@@ -168,7 +174,7 @@ fn better(a: &Ranked, b: &Ranked, policy: PolicyKind) -> Ordering {
     b.score.total_cmp(&a.score).then_with(deeper)
 }
 
-fn looks_at_overlap(policy: PolicyKind) -> bool {
+pub(super) fn looks_at_overlap(policy: PolicyKind) -> bool {
     matches!(policy, PolicyKind::Cost | PolicyKind::Affinity)
 }
 
