@@ -193,7 +193,10 @@ settings! {
         pid_file: PathBuf = PathBuf::from("/run/ramjet.pid"), FilePath;
         /// The socket over which an upgrade takes the listeners from the old process.
         upgrade_sock: PathBuf = PathBuf::from("/run/ramjet.upgrade.sock"), FilePath;
-        /// After SIGTERM, how long running requests may take to finish.
+        /// After SIGTERM, how long requests are still taken while health says draining, so that balancers look
+        /// elsewhere. A second SIGTERM ends ramjet at once.
+        grace: Duration = secs(5), span(ms(0)..=hours(1));
+        /// After that, how long running requests may take to finish.
         drain_limit: Duration = mins(30), span(ms(0)..=hours(24));
         /// The user that a daemon becomes.
         user: Option<String> = None, OrNull(LINE);

@@ -20,7 +20,7 @@ impl Proxy {
         let head = session.req_header();
         ctx.endpoint = Endpoint::of(head.method.as_str(), head.uri.path());
         if ctx.endpoint == Endpoint::Health {
-            respond::health(session, self.router.fleet()).await?;
+            respond::health(session, self.router.fleet(), self.draining.load(Relaxed)).await?;
             return Ok(true);
         }
         if ctx.endpoint.is_inference() {

@@ -14,19 +14,24 @@ use pingora_proxy::{FailToProxy, Session};
 use std::fmt::Write;
 
 /// `GET /health`: the fleet in one word and each replica by its ordinal, never by name.
-pub(super) async fn health(session: &mut Session, fleet: &Fleet) -> Result<()> {
-    let status = if fleet.health() == FleetHealth::Unhealthy { 503 } else { 200 };
+pub(super) async fn health(session: &mut Session, fleet: &Fleet, draining: bool) -> Result<()> {
+    let word = health_word(fleet.health(), draining);
+    let status = if matches!(word, "ok" | "degraded") { 200 } else { 503 };
     let mut head = ResponseHeader::build(status, Some(4))?;
     head.insert_header(CACHE_CONTROL, "no-store")?;
-    answer(session, head, health_body(fleet)).await
+    answer(session, head, health_body(fleet, word)).await
 }
 
-fn health_body(fleet: &Fleet) -> String {
-    let word = match fleet.health() {
+fn health_word(health: FleetHealth, draining: bool) -> &'static str {
+    match health {
+        _ if draining => "draining",
         FleetHealth::Ok => "ok",
         FleetHealth::Degraded => "degraded",
         FleetHealth::Unhealthy => "unhealthy",
-    };
+    }
+}
+
+fn health_body(fleet: &Fleet, word: &str) -> String {
     let mut out = format!(r#"{{"status":"{word}","replicas":["#);
     for (n, replica) in fleet.replicas().iter().enumerate() {
         let (state, fence) = match replica.fence() {

@@ -20,8 +20,8 @@ use crate::proxy::{Front, Phases, PromptShape, Proxy, Settings};
 use crate::telemetry::metrics::Metrics;
 use http::HeaderValue;
 use pingora_core::listeners::TcpSocketOptions;
-use pingora_core::server::Server;
 use pingora_core::server::configuration::Opt;
+use pingora_core::server::{RunArgs, Server};
 use pingora_core::services::background::background_service;
 use pingora_core::services::listening::Service;
 use pingora_load_balancing::{Backends, LoadBalancer};
@@ -77,7 +77,7 @@ pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, Start
     let proxy = Proxy::new(router, metrics.clone(), settings(config), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let api = api_service(&server, config, &proxy, open_http2.clone());
-    let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone()));
+    let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone(), draining.clone()));
     admin.add_tcp(&config.listen.admin.to_string());
     admin.threads = Some(1);
 
@@ -92,9 +92,11 @@ pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, Start
     }
     server.add_service(background);
     let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
+    let signals = lifecycle::Signals { grace: config.server.grace, draining: draining.clone() };
     server.add_service(background_service("drain", lifecycle::Drain { metrics, draining, open_http2, phases }));
     server.add_service(background_service("hangup", lifecycle::Hangup));
-    server.run_forever()
+    server.run(RunArgs { shutdown_signal: Box::new(signals) });
+    std::process::exit(0)
 }
 
 /// Fails early and clearly: Pingora tries a busy address for half a minute and then lives on without the listener.
