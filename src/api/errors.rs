@@ -12,6 +12,8 @@ pub enum ErrorKind {
     BodyTimeout,
     /// The request could not be read.
     BadRequest,
+    /// The client has no key, or a wrong one.
+    Unauthorized,
     /// No replica serves the model that was asked for.
     ModelNotFound,
     /// There is no replica to try.
@@ -56,6 +58,7 @@ impl ErrorKind {
             ErrorKind::BodyTooLarge => 413,
             ErrorKind::BodyTimeout => 408,
             ErrorKind::BadRequest => 400,
+            ErrorKind::Unauthorized => 401,
             ErrorKind::ModelNotFound => 404,
             ErrorKind::NoReplica => 503,
             ErrorKind::ConnectFailed | ErrorKind::UpstreamLost | ErrorKind::UpstreamUnreadable => 502,
@@ -70,6 +73,7 @@ impl ErrorKind {
             ErrorKind::BodyTooLarge => "body_too_large",
             ErrorKind::BodyTimeout => "body_timeout",
             ErrorKind::BadRequest => "bad_request",
+            ErrorKind::Unauthorized => "invalid_api_key",
             ErrorKind::ModelNotFound => "model_not_found",
             ErrorKind::NoReplica => "no_replica",
             ErrorKind::ConnectFailed => "connect_failed",
@@ -90,6 +94,7 @@ impl ErrorKind {
             ErrorKind::BodyTooLarge => "The request body is larger than this server accepts.",
             ErrorKind::BodyTimeout => "The request body did not arrive in time.",
             ErrorKind::BadRequest => "The request could not be read.",
+            ErrorKind::Unauthorized => "A key that is valid here is needed: as a bearer token or in x-api-key.",
             ErrorKind::ModelNotFound => "No replica serves the requested model.",
             ErrorKind::NoReplica => "No replica is available for this request.",
             ErrorKind::ConnectFailed => "No engine could be reached for this request.",
@@ -103,6 +108,7 @@ impl ErrorKind {
     /// Anthropic's class of the error.
     fn anthropic_class(self) -> &'static str {
         match self.status() {
+            401 => "authentication_error",
             404 => "not_found_error",
             413 => "request_too_large",
             400..=499 => "invalid_request_error",
@@ -138,6 +144,7 @@ mod tests {
             (ErrorKind::BodyTooLarge, 413, "invalid_request_error"),
             (ErrorKind::BodyTimeout, 408, "invalid_request_error"),
             (ErrorKind::BadRequest, 400, "invalid_request_error"),
+            (ErrorKind::Unauthorized, 401, "invalid_request_error"),
             (ErrorKind::ModelNotFound, 404, "invalid_request_error"),
             (ErrorKind::NoReplica, 503, "server_error"),
             (ErrorKind::ConnectFailed, 502, "server_error"),

@@ -10,4 +10,5 @@ pub mod endpoint;
 pub mod errors;
 pub mod json;
 pub mod request;
+pub mod sha256;
 pub mod sse;

@@ -8,6 +8,7 @@
 //! validates a setting again, and nothing else in the program reads the environment for one.
 
 mod env;
+mod keys;
 mod kind;
 mod node;
 mod page;
@@ -31,10 +32,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::keys::ClientKey;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::reference::reference;
 pub use self::table::{
-    Affinity, Compat, Config, Fleet, Health, Limits, Listen, Log, Readiness, Retry, Routing, Server, Timeouts,
+    Affinity, Auth, Compat, Config, Cors, Fleet, Health, Limits, Listen, Log, Readiness, Retry, Routing, Server,
+    Timeouts,
 };
 pub use self::values::{AccessLog, ListenAddr, Replica, Secret};
 
@@ -61,6 +64,8 @@ pub struct Sources<'a> {
 pub struct Loaded {
     /// The settings.
     pub config: Config,
+    /// The keys that clients may use; `None` when they need none.
+    pub client_keys: Option<Vec<ClientKey>>,
     /// What the operator should know although nothing is wrong, one line each.
     pub warnings: Vec<String>,
 }
@@ -78,9 +83,10 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
         reader::read_section(layer, &mut config, &mut reader);
     }
     rules::settle(&mut config, &environment.every, sources.env, &mut reader);
+    let client_keys = keys::client_keys(&config.auth, sources.env, &mut reader);
     match Problems::new(reader.problems) {
         Some(problems) => Err(problems),
-        None => Ok(Loaded { config, warnings: environment.warnings }),
+        None => Ok(Loaded { config, client_keys, warnings: environment.warnings }),
     }
 }
 

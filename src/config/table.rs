@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::kind::{
-    AnyAddr, ENV_NAME, FilePath, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr, bytes, choice,
-    count, nested, number, span,
+    AnyAddr, ENV_NAME, FilePath, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr, WEB_ORIGIN,
+    bytes, choice, count, nested, number, span,
 };
 use super::node::Node;
 use super::page::Page;
@@ -63,6 +63,11 @@ settings! {
         limits: Limits = Limits::default(), nested();
         /// What is changed in a request on its way, where engines stumble over it.
         compat: Compat = Compat::default(), nested();
+        /// Which clients may ask: those with a key, sent as a bearer token, in x-api-key or in api-key and never forwarded.
+        /// Each key is a line `NAME: DIGEST`, the digest made by `printf %s KEY | sha256sum`. Without keys: all.
+        auth: Auth = Auth::default(), nested();
+        /// Which pages of other origins may ask from a browser.
+        cors: Cors = Cors::default(), nested();
         /// The process.
         server: Server = Server::default(), nested();
         /// What is written to the log.
@@ -183,6 +188,21 @@ settings! {
     pub struct Compat {
         /// A max_tokens or max_completion_tokens above this is removed: it means no limit. Null: nothing is removed.
         strip_max_tokens_over: Option<u32> = Some(100_000), OrNull(count(1..=u32::MAX));
+    }
+
+    /// Keys of clients.
+    pub struct Auth {
+        /// The environment variable that holds the lines.
+        keys_env: Option<String> = None, OrNull(ENV_NAME);
+        /// The file that holds the lines.
+        keys_file: Option<PathBuf> = None, OrNull(FilePath);
+    }
+
+    /// Cross-origin requests.
+    pub struct Cors {
+        /// Origins that ramjet answers itself: preflights without a key, and the header fields of every answer. Empty:
+        /// that is the engines' business and passes through.
+        origins: Vec<String> = Vec::new(), ListOf { min: 0, item: WEB_ORIGIN };
     }
 
     /// The process.

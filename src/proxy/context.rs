@@ -2,6 +2,7 @@
 
 use super::RequestIds;
 use super::body::Body;
+use super::cors::Permission;
 use super::relay::Relay;
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
@@ -26,6 +27,10 @@ pub struct Context {
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
     pub(super) relay: Relay,
+    /// The name of the client's key.
+    pub(super) key: Option<Arc<str>>,
+    /// What the answer says to pages of other origins.
+    pub(super) permission: Permission,
     /// Why ramjet answers itself, where that was decided before an error was made of it.
     pub(super) own_error: Option<ErrorKind>,
     /// How the last attempt failed.
@@ -91,6 +96,8 @@ impl Context {
             route: None,
             attempt: None,
             relay: Relay::default(),
+            key: None,
+            permission: Permission::default(),
             own_error: None,
             failure: None,
             _inflight: inflight,

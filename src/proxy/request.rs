@@ -2,6 +2,7 @@
 
 use super::body::{BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
+use super::cors::is_preflight;
 use super::prepare::prepare;
 use super::{Proxy, body, respond};
 use crate::api::endpoint::Endpoint;
@@ -19,9 +20,22 @@ impl Proxy {
         self.keep_connection(session);
         let head = session.req_header();
         ctx.endpoint = Endpoint::of(head.method.as_str(), head.uri.path());
+        if let Some(cors) = &self.rules.cors {
+            ctx.permission = cors.permission(head);
+            if is_preflight(head) {
+                respond::preflight(session, ctx).await?;
+                return Ok(true);
+            }
+        }
         if ctx.endpoint == Endpoint::Health {
-            respond::health(session, self.router.fleet(), self.draining.load(Relaxed)).await?;
+            respond::health(session, self.router.fleet(), self.draining.load(Relaxed), ctx).await?;
             return Ok(true);
+        }
+        if let Some(keys) = &self.rules.keys {
+            ctx.key = keys.admit(session.req_header_mut());
+            if ctx.key.is_none() {
+                return refuse(ctx, ErrorKind::Unauthorized);
+            }
         }
         if ctx.endpoint.is_inference() {
             self.read_prompt(session, ctx).await?;

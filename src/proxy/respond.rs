@@ -7,19 +7,27 @@ use crate::api::errors::{Dialect, ErrorKind};
 use crate::fleet::{Fleet, FleetHealth};
 use bytes::Bytes;
 use http::Method;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
 use pingora_error::{Error, ErrorSource, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::{FailToProxy, Session};
 use std::fmt::Write;
 
 /// `GET /health`: the fleet in one word and each replica by its ordinal, never by name.
-pub(super) async fn health(session: &mut Session, fleet: &Fleet, draining: bool) -> Result<()> {
+pub(super) async fn health(session: &mut Session, fleet: &Fleet, draining: bool, ctx: &Context) -> Result<()> {
     let word = health_word(fleet.health(), draining);
     let status = if matches!(word, "ok" | "degraded") { 200 } else { 503 };
     let mut head = ResponseHeader::build(status, Some(4))?;
     head.insert_header(CACHE_CONTROL, "no-store")?;
+    ctx.permission.apply(&mut head)?;
     answer(session, head, health_body(fleet, word)).await
+}
+
+/// A browser's question whether it may ask.
+pub(super) async fn preflight(session: &mut Session, ctx: &Context) -> Result<()> {
+    let head = ctx.permission.preflight(session.req_header())?;
+    session.write_response_header(Box::new(head), true).await?;
+    Ok(())
 }
 
 fn health_word(health: FleetHealth, draining: bool) -> &'static str {
@@ -62,7 +70,7 @@ pub(super) async fn failure(session: &mut Session, e: &Error, ctx: &Context) -> 
     {
         log::debug!("request {}: the error could not be sent: {unsent}", ctx.id);
     }
-    if kind == Some(ErrorKind::BodyTooLarge) {
+    if matches!(kind, Some(ErrorKind::BodyTooLarge | ErrorKind::Unauthorized)) {
         linger(session).await;
     }
     FailToProxy { error_code: status, can_reuse_downstream: false }
@@ -91,6 +99,10 @@ async fn error(session: &mut Session, kind: ErrorKind, ctx: &Context) -> Result<
     let mut head = ResponseHeader::build(kind.status(), Some(8))?;
     head.insert_header("x-ramjet-error", kind.code())?;
     head.insert_header("x-ramjet-request-id", &ctx.id)?;
+    if kind == ErrorKind::Unauthorized {
+        head.insert_header(WWW_AUTHENTICATE, "Bearer realm=\"ramjet\"")?;
+    }
+    ctx.permission.apply(&mut head)?;
     session.set_keepalive(None);
     let dialect = Dialect::of(session.req_header().uri.path());
     answer(session, head, kind.body(dialect)).await

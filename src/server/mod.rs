@@ -4,7 +4,7 @@ mod lifecycle;
 
 use crate::admin::Admin;
 use crate::cli::Cli;
-use crate::config::{self, AccessLog, Config, ListenAddr};
+use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
 use crate::engine::discovery::Configured;
 use crate::engine::probe::{ReadinessProbe, ReadinessSpec};
 use crate::fleet::Fleet;
@@ -16,7 +16,7 @@ use crate::policy::retry::Limits;
 use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
 use crate::proxy::keepalive;
-use crate::proxy::{Front, Phases, PromptShape, Proxy, Settings};
+use crate::proxy::{ClientKeys, ClientRules, Cors, Front, Phases, PromptShape, Proxy, Settings};
 use crate::telemetry::metrics::Metrics;
 use http::HeaderValue;
 use pingora_core::listeners::TcpSocketOptions;
@@ -60,7 +60,8 @@ pub enum StartError {
 ///
 /// # Errors
 /// [`StartError`]; nothing has been served then.
-pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, StartError> {
+pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, StartError> {
+    let config = &loaded.config;
     if !cli.upgrade {
         check_addresses(config)?;
     }
@@ -74,7 +75,7 @@ pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, Start
     let background = background_service("replicas", balancer);
     let router = Arc::new(Router::new(fleet.clone(), background.task()));
     let draining = Arc::new(AtomicBool::new(false));
-    let proxy = Proxy::new(router, metrics.clone(), settings(config), draining.clone(), random());
+    let proxy = Proxy::new(router, metrics.clone(), settings(config), client_rules(loaded), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let api = api_service(&server, config, &proxy, open_http2.clone());
     let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone(), draining.clone()));
@@ -148,6 +149,14 @@ fn params(config: &Config) -> Params {
             max_units: affinity.max_load_units,
             block_bytes: config.routing.block_bytes as u64,
         },
+    }
+}
+
+fn client_rules(loaded: &Loaded) -> ClientRules {
+    let keys = loaded.client_keys.as_ref();
+    ClientRules {
+        keys: keys.map(|keys| ClientKeys::new(keys.iter().map(|key| (key.name.clone(), key.sha256)))),
+        cors: Cors::new(&loaded.config.cors.origins),
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Access<'a> {
     pub replica: Option<&'a str>,
     /// Attempts made.
     pub attempts: u32,
+    /// The name of the client's key, where keys are asked for.
+    pub key: Option<&'a str>,
     /// The choice.
     pub decision: Option<&'a Decision>,
     /// How it ended in one word: `ok`, `client_left`, or the code of the error.
@@ -53,6 +55,9 @@ impl Access<'_> {
             self.attempts,
             millis(o.duration),
         );
+        if self.key.is_some() {
+            let _infallible = write!(out, r#","key":{}"#, quoted(self.key));
+        }
         for (name, value) in [
             ("ttft_ms", o.ttft.map(millis)),
             ("prompt", o.usage.prompt),
@@ -116,6 +121,7 @@ mod tests {
             overlap: 1,
             replica: Some("gpu \"a\""),
             attempts: 1,
+            key: Some("team"),
             decision: None,
             end: "ok",
         }
@@ -123,6 +129,7 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(value["replica"], "gpu \"a\"");
         assert_eq!(value["ms"], 1500);
+        assert_eq!(value["key"], "team");
         assert_eq!(value["prompt"], 9);
         assert!(value.get("cached").is_none() && value.get("ttft_ms").is_none());
     }
