@@ -3,6 +3,8 @@
 //! The text is for the client: it names what was wrong and what is allowed, never a replica, a host or a key. What
 //! the operator needs stands in the log line of the request.
 
+use super::model::escaped;
+
 /// Why ramjet answers in place of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -120,7 +122,13 @@ impl ErrorKind {
 
     /// The body.
     pub fn body(self, dialect: Dialect) -> String {
-        let (message, code) = (self.message(), self.code());
+        self.body_with(dialect, "")
+    }
+
+    /// The body with more to say.
+    pub fn body_with(self, dialect: Dialect, hint: &str) -> String {
+        let space = if hint.is_empty() { "" } else { " " };
+        let (message, code) = (format!("{}{space}{}", self.message(), escaped(hint)), self.code());
         match dialect {
             Dialect::OpenAi => {
                 let (class, param) =
@@ -162,6 +170,9 @@ mod tests {
             assert!(body["error"].as_object().unwrap().contains_key("param"));
             let body: serde_json::Value = serde_json::from_str(&kind.body(Dialect::Anthropic)).unwrap();
             assert_eq!(body["type"], "error");
+            let body: serde_json::Value = serde_json::from_str(&kind.body_with(Dialect::OpenAi, "a \"b\"")).unwrap();
+            assert!(body["error"]["message"].as_str().unwrap().ends_with(". a \"b\""));
+            let body: serde_json::Value = serde_json::from_str(&kind.body(Dialect::Anthropic)).unwrap();
             assert!(body["error"]["type"].is_string() && body["error"]["message"].is_string());
         }
     }

@@ -10,6 +10,7 @@
 mod env;
 mod keys;
 mod kind;
+mod map;
 mod node;
 mod page;
 pub mod pingora;

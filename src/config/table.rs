@@ -3,6 +3,7 @@
 //! The structs below are the checked configuration. Adding a key is adding one entry here; its reader, its error
 //! texts and its place in the reference follow. Only rules that span several settings live elsewhere (`rules`).
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use super::kind::{
     AnyAddr, ENV_NAME, FilePath, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr, WEB_ORIGIN,
     bytes, choice, count, nested, number, span,
 };
+use super::map::Names;
 use super::node::Node;
 use super::page::Page;
 use super::reader::Reader;
@@ -95,7 +97,7 @@ settings! {
         name: Option<String> = None, OrNull(NAME);
         /// Where it is. The port is 80 unless given; a path such as /v1 at the end is never doubled.
         url: Option<Url> = None, Required(ReplicaUrl);
-        /// The models it serves. Empty: any.
+        /// The models it serves. Empty: those that it lists on /v1/models.
         models: Vec<String> = Vec::new(), ListOf { min: 0, item: LINE };
         /// The environment variable that holds the key sent to it.
         api_key_env: Option<String> = None, OrNull(ENV_NAME);
@@ -188,6 +190,10 @@ settings! {
     pub struct Compat {
         /// A max_tokens or max_completion_tokens above this is removed: it means no limit. Null: nothing is removed.
         strip_max_tokens_over: Option<u32> = Some(100_000), OrNull(count(1..=u32::MAX));
+        /// Other names under which clients ask for models: `{alias: model}`. The engine gets the model's own name.
+        model_aliases: BTreeMap<String, String> = BTreeMap::new(), Names;
+        /// Tokens by which /v1/models shows context lengths shorter than they are, where they are longer than this.
+        context_margin: u32 = 16_384, count(0..=u32::MAX);
     }
 
     /// Keys of clients.

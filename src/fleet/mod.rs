@@ -17,6 +17,7 @@ pub mod reservation;
 pub mod router;
 pub mod selection;
 
+use crate::api::catalogue::Catalogue;
 use crate::policy::cost::Tokens;
 use crate::policy::select::{Candidate, Params};
 use crate::prefix::residency::Residency;
@@ -24,8 +25,10 @@ use crate::types::ReplicaId;
 use clock::Clock;
 use models::Models;
 use parking_lot::RwLock;
-use replica::{Replica, ReplicaSpec};
+use replica::{Fit, Replica, ReplicaSpec};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The replicas of this process and what is believed of them.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub struct Fleet {
     replicas: Vec<Arc<Replica>>,
     residency: RwLock<Residency>,
     models: Models,
+    /// Whether replicas serve different models.
+    differs: AtomicBool,
     clock: Clock,
     params: Params,
 }
@@ -51,13 +56,15 @@ pub enum FleetHealth {
 impl Fleet {
     /// A fleet whose prefix index uses at most `index_bytes`.
     pub fn new(specs: Vec<ReplicaSpec>, params: Params, index_bytes: usize) -> Self {
-        let replicas = (0u16..).zip(specs).map(|(slot, spec)| Arc::new(Replica::new(ReplicaId(slot), spec))).collect();
+        let replica = |(slot, spec)| Arc::new(Replica::new(ReplicaId(slot), spec));
+        let replicas: Vec<_> = (0u16..).zip(specs).map(replica).collect();
         Fleet {
-            replicas,
             residency: RwLock::new(Residency::new(index_bytes)),
+            differs: AtomicBool::new(differ(&replicas)),
             models: Models::default(),
             clock: Clock::default(),
             params,
+            replicas,
         }
     }
 
@@ -116,10 +123,7 @@ impl Fleet {
     pub fn fails_open(&self) -> bool {
         let healthy: Vec<_> = self.replicas.iter().filter(|r| r.is_healthy()).collect();
         let covered = |model: Option<&str>| healthy.iter().any(|r| r.serves(model));
-        self.replicas.iter().any(|r| match &r.spec.models[..] {
-            [] => !covered(None),
-            models => models.iter().any(|m| !covered(Some(m))),
-        })
+        !covered(None) || self.model_names().iter().any(|model| !covered(Some(model)))
     }
 
     /// A replica has restarted: what it held is gone.
@@ -140,6 +144,33 @@ impl Fleet {
         self.replicas.iter().any(|r| r.serves(Some(model)))
     }
 
+    /// A replica's engine has told what it serves.
+    pub fn learn_catalogue(&self, id: ReplicaId, listed: Catalogue) {
+        let Some(replica) = self.replica(id) else { return };
+        if replica.set_catalogue(listed) {
+            self.differs.store(differ(&self.replicas), Relaxed);
+        }
+    }
+
+    /// Whether replicas serve different models, so that a request must go where its model is.
+    pub fn models_differ(&self) -> bool {
+        self.differs.load(Relaxed)
+    }
+
+    /// The models of all replicas, as far as they are known.
+    pub fn model_names(&self) -> BTreeSet<String> {
+        self.replicas.iter().flat_map(|r| r.model_names()).collect()
+    }
+
+    /// What the engines of healthy replicas list; of all, if none is healthy.
+    pub fn catalogues(&self) -> Vec<Arc<Catalogue>> {
+        let of = |replicas: &mut dyn Iterator<Item = &Arc<Replica>>| replicas.filter_map(|r| r.catalogue()).collect();
+        match self.health() {
+            FleetHealth::Unhealthy => of(&mut self.replicas.iter()),
+            _ => of(&mut self.replicas.iter().filter(|r| r.is_healthy())),
+        }
+    }
+
     /// Heap bytes and blocks of the prefix index.
     pub fn index_size(&self) -> (usize, usize) {
         let residency = self.residency.read();
@@ -158,7 +189,9 @@ impl Fleet {
             self.residency.read().walk(chain, &mut overlaps);
         }
         let now = self.clock.now();
-        pool.filter(|r| r.serves(model))
+        // who lists the model is asked first; an engine that takes any name, only for one that nobody lists
+        let listed = model.is_some_and(|m| self.replicas.iter().any(|r| r.fit(m) == Fit::Listed));
+        pool.filter(|r| model.is_none_or(|m| !matches!((r.fit(m), listed), (Fit::No, _) | (Fit::Easygoing, true))))
             .map(|r| Candidate {
                 id: r.id,
                 healthy: r.is_healthy(),
@@ -168,4 +201,11 @@ impl Fleet {
             })
             .collect()
     }
+}
+
+/// Whether replicas that have said what they serve do not all say the same.
+fn differ(replicas: &[Arc<Replica>]) -> bool {
+    let mut known = replicas.iter().map(|r| r.model_names()).filter(|names| !names.is_empty());
+    let first = known.next();
+    known.any(|names| Some(names) != first)
 }

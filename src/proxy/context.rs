@@ -33,6 +33,8 @@ pub struct Context {
     pub(super) permission: Permission,
     /// Why ramjet answers itself, where that was decided before an error was made of it.
     pub(super) own_error: Option<ErrorKind>,
+    /// What the error says besides.
+    pub(super) hint: String,
     /// How the last attempt failed.
     pub(super) failure: Option<Failure>,
     /// Counts the request until the context goes.
@@ -99,6 +101,7 @@ impl Context {
             key: None,
             permission: Permission::default(),
             own_error: None,
+            hint: String::new(),
             failure: None,
             _inflight: inflight,
         }

@@ -3,7 +3,7 @@
 //! | phase | file | what happens |
 //! |---|---|---|
 //! | a new connection | `front.rs` | HTTP/1 or HTTP/2 |
-//! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `body.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
+//! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs` | a replica is chosen and reserved; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
 //! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs` | the answer passes; it is read beside |
@@ -20,6 +20,7 @@ mod cors;
 mod finish;
 mod front;
 mod headers;
+mod models;
 mod peer;
 mod prepare;
 mod relay;
@@ -34,6 +35,7 @@ pub use front::Front;
 pub use peer::keepalive;
 pub use prepare::{PromptShape, prepare};
 
+use crate::api::model::Aliases;
 use crate::fleet::router::Router;
 use crate::policy::retry::Limits as RetryLimits;
 use crate::telemetry::metrics::Metrics;
@@ -81,13 +83,17 @@ pub struct Settings {
     pub access_log: bool,
 }
 
-/// What is asked of clients.
+/// What is asked of clients, and what they see of models.
 #[derive(Default)]
 pub struct ClientRules {
     /// The keys of which they need one; `None`: none is needed.
     pub keys: Option<ClientKeys>,
     /// The origins that are answered here; `None`: that is the engines' business.
     pub cors: Option<Cors>,
+    /// Other names for models.
+    pub aliases: Aliases,
+    /// Tokens by which the context lengths of models are shown shorter than they are.
+    pub context_margin: u64,
 }
 
 /// The proxy service; copies share everything.

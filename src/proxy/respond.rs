@@ -23,6 +23,14 @@ pub(super) async fn health(session: &mut Session, fleet: &Fleet, draining: bool,
     answer(session, head, health_body(fleet, word)).await
 }
 
+/// One model or all of them.
+pub(super) async fn models(session: &mut Session, body: String, ctx: &Context) -> Result<()> {
+    let mut head = ResponseHeader::build(200, Some(8))?;
+    head.insert_header("x-ramjet-request-id", &ctx.id)?;
+    ctx.permission.apply(&mut head)?;
+    answer(session, head, body).await
+}
+
 /// A browser's question whether it may ask.
 pub(super) async fn preflight(session: &mut Session, ctx: &Context) -> Result<()> {
     let head = ctx.permission.preflight(session.req_header())?;
@@ -105,7 +113,7 @@ async fn error(session: &mut Session, kind: ErrorKind, ctx: &Context) -> Result<
     ctx.permission.apply(&mut head)?;
     session.set_keepalive(None);
     let dialect = Dialect::of(session.req_header().uri.path());
-    answer(session, head, kind.body(dialect)).await
+    answer(session, head, kind.body_with(dialect, &ctx.hint)).await
 }
 
 async fn answer(session: &mut Session, mut head: ResponseHeader, body: String) -> Result<()> {

@@ -3,6 +3,7 @@
 mod lifecycle;
 
 use crate::admin::Admin;
+use crate::api::model::Aliases;
 use crate::cli::Cli;
 use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
 use crate::engine::discovery::Configured;
@@ -157,6 +158,8 @@ fn client_rules(loaded: &Loaded) -> ClientRules {
     ClientRules {
         keys: keys.map(|keys| ClientKeys::new(keys.iter().map(|key| (key.name.clone(), key.sha256)))),
         cors: Cors::new(&loaded.config.cors.origins),
+        aliases: Aliases::new(loaded.config.compat.model_aliases.clone()),
+        context_margin: loaded.config.compat.context_margin.into(),
     }
 }
 

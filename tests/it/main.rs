@@ -8,6 +8,7 @@ mod clients;
 mod failover;
 mod health;
 mod leaving;
+mod models;
 mod oddities;
 mod relaying;
 mod routing;
