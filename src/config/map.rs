@@ -30,7 +30,7 @@ impl Kind for Names {
                 match LINE.parse(text).filter(|_| LINE.parse(&entry.key).is_some()) {
                     None => reader.report_at(&entry.origin, quoted(text), LINE.allowed()),
                     Some(_) if slot.contains_key(&entry.key) => {
-                        reader.report_at(&entry.origin, "the key again", "once")
+                        reader.report_at(&entry.origin, "the key again", "once");
                     }
                     Some(_) if entries.iter().any(|other| other.key == *text) => {
                         reader.report_at(&entry.origin, format!("{}, a key of this map", quoted(text)), ALLOWED);

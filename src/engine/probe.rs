@@ -3,6 +3,7 @@
 //! Thresholds and the reason of a fence are `policy::health`'s business; the crate is told the outcome of that, so its
 //! own view and ours cannot differ. A fresh connection each time tests that the engine still accepts.
 
+use super::discovery::relocate;
 use crate::api::catalogue::Catalogue;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
@@ -47,7 +48,19 @@ impl ReadinessProbe {
         ReadinessProbe { fleet, spec, connector: Connector::new(None) }
     }
 
+    /// Where nobody answers, the replica is looked for elsewhere and asked there.
     async fn observe(&self, replica: &Replica, target: &Backend) -> Observation {
+        let seen = self.ask(replica, target).await;
+        let is_late = seen == Observation::Failed(FenceReason::Timeout);
+        match seen {
+            Observation::Failed(FenceReason::Connect | FenceReason::Timeout) if relocate(replica, is_late).await => {
+                self.ask(replica, target).await
+            }
+            seen => seen,
+        }
+    }
+
+    async fn ask(&self, replica: &Replica, target: &Backend) -> Observation {
         match tokio::time::timeout(self.spec.timeout, self.get(&self.spec.path, replica, target)).await {
             Ok(Ok((200..=299, body))) => {
                 if self.spec.path == MODELS {
@@ -79,7 +92,10 @@ impl ReadinessProbe {
 
     /// The status and the body of a GET whose answer arrived in full.
     async fn get(&self, path: &str, replica: &Replica, target: &Backend) -> Result<(u16, Vec<u8>)> {
-        let peer = HttpPeer::new(target, false, String::new());
+        let peer = match replica.address() {
+            Some(address) => HttpPeer::new(address, false, String::new()),
+            None => HttpPeer::new(target, false, String::new()),
+        };
         let (mut session, _) = self.connector.get_http_session(&peer).await?;
         session.write_request_header(Box::new(request(path, replica)?)).await?;
         session.finish_request_body().await?;

@@ -66,6 +66,8 @@ pub struct Replica {
     probe_failures: [AtomicU64; FenceReason::ALL.len()],
     /// What its engine listed last.
     catalogue: ArcSwapOption<Catalogue>,
+    /// Whether somebody is looking for its address.
+    searching: AtomicBool,
 }
 
 /// What is promised to a replica, and how fast it is believed to be.
@@ -89,6 +91,7 @@ impl Replica {
             work: Mutex::new(Work { backlog: Backlog::default(), rates: estimate::START }),
             probe_failures: Default::default(),
             catalogue: ArcSwapOption::empty(),
+            searching: AtomicBool::new(false),
         }
     }
 
@@ -105,6 +108,16 @@ impl Replica {
     /// Sets the address that new connections use.
     pub fn set_address(&self, address: SocketAddr) {
         *self.address.write() = Some(address);
+    }
+
+    /// Whether nobody is looking for its address yet; the caller does now.
+    pub fn begin_search(&self) -> bool {
+        !self.searching.swap(true, Relaxed)
+    }
+
+    /// The search is over.
+    pub fn end_search(&self) {
+        self.searching.store(false, Relaxed);
     }
 
     /// Whether it may serve `model`; a request without a model fits everywhere.
