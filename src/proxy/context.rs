@@ -2,6 +2,7 @@
 
 use super::RequestIds;
 use super::body::Body;
+use super::cors::Permission;
 use super::rank::RankField;
 use super::relay::Relay;
 use crate::api::endpoint::Endpoint;
@@ -28,8 +29,14 @@ pub struct Context {
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
     pub(super) relay: Relay,
+    /// The name of the client's key.
+    pub(super) key: Option<Arc<str>>,
+    /// What the answer says to pages of other origins.
+    pub(super) permission: Permission,
     /// Why ramjet answers itself, where that was decided before an error was made of it.
     pub(super) own_error: Option<ErrorKind>,
+    /// What the error says besides.
+    pub(super) hint: String,
     /// How the last attempt failed.
     pub(super) failure: Option<Failure>,
     /// Counts the request until the context goes.
@@ -94,7 +101,10 @@ impl Context {
             route: None,
             attempt: None,
             relay: Relay::default(),
+            key: None,
+            permission: Permission::default(),
             own_error: None,
+            hint: String::new(),
             failure: None,
             _inflight: inflight,
         }

@@ -52,6 +52,7 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
             session.set_keepalive(None);
         }
     }
+    ctx.permission.apply(response)?;
     // the answer begins: the body can no longer be replayed
     ctx.body.release();
     response.insert_header("x-ramjet-request-id", &ctx.id)?;

@@ -2,11 +2,15 @@
 
 use super::body::{BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
+use super::cors::is_preflight;
+use super::models::form_of;
 use super::prepare::prepare;
 use super::{Proxy, body, respond};
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
+use crate::api::model::Form;
 use pingora_error::{Error, ErrorType, Result};
+use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,11 +23,27 @@ impl Proxy {
         self.keep_connection(session);
         let head = session.req_header();
         ctx.endpoint = Endpoint::of(head.method.as_str(), head.uri.path());
+        if let Some(cors) = &self.rules.cors {
+            ctx.permission = cors.permission(head);
+            if is_preflight(head) {
+                respond::preflight(session, ctx).await?;
+                return Ok(true);
+            }
+        }
         if ctx.endpoint == Endpoint::Health {
-            respond::health(session, self.router.fleet()).await?;
+            respond::health(session, self.router.fleet(), self.draining.load(Relaxed), ctx).await?;
             return Ok(true);
         }
-        if ctx.endpoint.is_inference() {
+        if let Some(keys) = &self.rules.keys {
+            ctx.key = keys.admit(session.req_header_mut());
+            if ctx.key.is_none() {
+                return refuse(ctx, ErrorKind::Unauthorized);
+            }
+        }
+        if self.show_models(session, ctx).await? {
+            return Ok(true);
+        }
+        if ctx.endpoint.is_inference() || self.must_know_model(session.req_header()) {
             self.read_prompt(session, ctx).await?;
         } else if content_length(session.req_header()).is_some_and(|n| n > self.settings.max_body) {
             return refuse(ctx, ErrorKind::BodyTooLarge);
@@ -58,10 +78,12 @@ impl Proxy {
                 return refuse(ctx, kind);
             }
         };
-        self.understand(ctx)
+        let head = session.req_header();
+        self.resolve_alias(head, ctx);
+        self.understand(head, ctx)
     }
 
-    fn understand(&self, ctx: &mut Context) -> Result<()> {
+    fn understand(&self, head: &RequestHeader, ctx: &mut Context) -> Result<()> {
         let Some(bytes) = ctx.body.held() else { return Ok(()) };
         let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.strip_max_tokens_over);
         ctx.prompt = PromptFacts {
@@ -75,8 +97,15 @@ impl Proxy {
         if let Some(edited) = prepared.edited {
             ctx.body = body::Body::Held(edited);
         }
+        if let (None, Some(form @ Form::Multipart(_)), Some(body)) = (&ctx.prompt.model, form_of(head), ctx.body.held())
+        {
+            ctx.prompt.model = form.model(body).map(|named| named.name);
+        }
         match &ctx.prompt.model {
-            Some(model) if !self.router.fleet().serves(model) => refuse(ctx, ErrorKind::ModelNotFound),
+            Some(model) if !self.router.fleet().serves(model) => {
+                ctx.hint = self.instead_of(model);
+                refuse(ctx, ErrorKind::ModelNotFound)
+            }
             _ => Ok(()),
         }
     }

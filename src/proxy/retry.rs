@@ -3,6 +3,7 @@
 use super::Proxy;
 use super::context::Context;
 use super::relay::is_final;
+use crate::engine::discovery::look_again;
 use crate::policy::retry::{Failure, Progress, Verdict, verdict};
 use http::header::RETRY_AFTER;
 use pingora_error::{Error, ErrorSource, ErrorType, Result};
@@ -20,6 +21,9 @@ impl Proxy {
             ErrorType::ConnectTimedout => Failure::ConnectTimeout,
             _ => Failure::Connect,
         };
+        if let Some(attempt) = &ctx.attempt {
+            look_again(attempt.reservation.replica().clone(), failure == Failure::ConnectTimeout);
+        }
         let again = self.after(failure, session, ctx);
         e.set_retry(again);
         e

@@ -29,6 +29,8 @@ metrics! {
     pub struct Metrics {
         requests: counters("ramjet_requests_total",
             "Requests ended, by endpoint, status and whether the answer was streamed.", &["endpoint", "code", "stream"]);
+        key_requests: counters("ramjet_client_key_requests_total",
+            "Requests ended, by the name of the client's key and status.", &["key", "code"]);
         inflight: gauge("ramjet_requests_inflight", "Requests being served.");
         ttft: histogram("ramjet_ttft_seconds", "Time to the first generated token of streamed answers.", TTFT);
         duration: histograms("ramjet_request_duration_seconds",
@@ -177,6 +179,11 @@ impl Metrics {
         if o.answered && o.endpoint.is_inference() && o.usage.cached.is_none() {
             self.unreported.inc();
         }
+    }
+
+    /// A request with a client's key ended.
+    pub fn key_used(&self, name: &str, o: &Outcome) {
+        self.key_requests.with_label_values(&[name, code(o.status)]).inc();
     }
 
     /// The Prometheus text format, with the fleet as it is now.

@@ -4,10 +4,12 @@
 
 mod bodies;
 mod chaos;
+mod clients;
 mod failover;
 mod health;
 mod lane;
 mod leaving;
+mod models;
 mod oddities;
 mod ranks;
 mod relaying;
