@@ -4,7 +4,7 @@
 //! 1. *Booking* (`router`) makes a choice, its reservation and its claim one step, so that two requests never choose on the
 //!    same view. Under it: a walk and a claim of one chain, and a look at each candidate.
 //! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
-//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, for a look-up.
+//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models* and the *pins*, for a look-up.
 //! 3. A replica's *health* and *address*, for a few words.
 //!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
@@ -12,6 +12,7 @@
 pub mod claim;
 pub mod clock;
 pub mod models;
+pub mod pins;
 pub mod replica;
 pub mod reservation;
 pub mod router;
@@ -24,6 +25,7 @@ use crate::types::ReplicaId;
 use clock::Clock;
 use models::Models;
 use parking_lot::RwLock;
+use pins::Pins;
 use replica::{Replica, ReplicaSpec};
 use std::sync::Arc;
 
@@ -33,6 +35,7 @@ pub struct Fleet {
     replicas: Vec<Arc<Replica>>,
     residency: RwLock<Residency>,
     models: Models,
+    pins: Pins,
     clock: Clock,
     params: Params,
 }
@@ -56,6 +59,7 @@ impl Fleet {
             replicas,
             residency: RwLock::new(Residency::new(index_bytes)),
             models: Models::default(),
+            pins: Pins::default(),
             clock: Clock::default(),
             params,
         }
@@ -84,6 +88,11 @@ impl Fleet {
     /// What is learned of models.
     pub fn models(&self) -> &Models {
         &self.models
+    }
+
+    /// Which replica holds what it gave an id to.
+    pub fn pins(&self) -> &Pins {
+        &self.pins
     }
 
     /// A prompt in tokens: `bytes` canonical bytes of `model`.
