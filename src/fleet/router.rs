@@ -2,10 +2,12 @@
 
 use super::Fleet;
 use super::claim::ClaimGuard;
+use super::pins::put_first;
 use super::reservation::{Reservation, Share};
 use super::selection::{CacheAware, RouteKey, encode, take_decision};
 use crate::policy::cost::Tokens;
 use crate::policy::select::{Decision, Ranked, RouteRequest};
+use crate::types::ReplicaId;
 use parking_lot::Mutex;
 use pingora_load_balancing::LoadBalancer;
 use std::sync::Arc;
@@ -35,6 +37,8 @@ pub struct Prompt<'a> {
     pub model: Option<&'a str>,
     /// Whether the answer will be streamed.
     pub streams: bool,
+    /// The replica that alone holds what the request names.
+    pub pinned: Option<ReplicaId>,
 }
 
 /// Where a prompt goes first, and what is held for it there.
@@ -59,7 +63,7 @@ impl Router {
         &self.fleet
     }
 
-    /// Ranks the replicas for a prompt, reserves its share and claims its prefix on the first one. `None` when there
+    /// Ranks the replicas for a prompt (one that alone can answer goes first), reserves its share and claims its prefix on the first one. `None` when there
     /// is no candidate.
     pub fn place(&self, prompt: Prompt<'_>) -> Option<Placed> {
         let request = RouteRequest {
@@ -74,7 +78,10 @@ impl Router {
         let _booking = self.booking.lock();
         // the ranking has weighed health already, failing open included
         self.balancer.select_with(&key, 1, |_, _| true)?;
-        let decision = take_decision()?;
+        let mut decision = take_decision()?;
+        if let Some(replica) = prompt.pinned {
+            put_first(&mut decision, replica);
+        }
         let first = *decision.ranked.first()?;
         let (reservation, claim) = self.take(first, prompt)?;
         Some(Placed { decision, reservation, claim })

@@ -4,8 +4,10 @@ use super::body::{BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
 use super::prepare::prepare;
 use super::{Proxy, body, respond};
-use crate::api::endpoint::Endpoint;
+use crate::api::endpoint::{Endpoint, stored_response};
 use crate::api::errors::ErrorKind;
+use crate::fleet::pins::id_key;
+use crate::types::ReplicaId;
 use pingora_error::{Error, ErrorType, Result};
 use pingora_proxy::Session;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,10 +25,14 @@ impl Proxy {
             respond::health(session, self.router.fleet()).await?;
             return Ok(true);
         }
-        if ctx.endpoint.is_inference() {
+        if ctx.endpoint.is_read() {
             self.read_prompt(session, ctx).await?;
         } else if content_length(session.req_header()).is_some_and(|n| n > self.settings.max_body) {
             return refuse(ctx, ErrorKind::BodyTooLarge);
+        }
+        let head = session.req_header();
+        if let Some(id) = stored_response(head.method.as_str(), head.uri.path()) {
+            ctx.prompt.pinned = self.holder(id_key(id.as_bytes(), self.settings.shape.secret));
         }
         Ok(false)
     }
@@ -71,6 +77,8 @@ impl Proxy {
             prompt_bytes: prepared.prompt_bytes,
             streams: prepared.streams,
             is_single: prepared.is_single,
+            is_stateless: prepared.is_stateless,
+            pinned: prepared.previous.and_then(|key| self.holder(key)),
         };
         if let Some(edited) = prepared.edited {
             ctx.body = body::Body::Held(edited);
@@ -79,6 +87,14 @@ impl Proxy {
             Some(model) if !self.router.fleet().serves(model) => refuse(ctx, ErrorKind::ModelNotFound),
             _ => Ok(()),
         }
+    }
+
+    /// The replica that gave out an id, if it takes requests.
+    fn holder(&self, key: u64) -> Option<ReplicaId> {
+        let fleet = self.router.fleet();
+        let holder = fleet.pins().find(key).and_then(|id| fleet.replica(id)).filter(|r| r.is_healthy())?;
+        self.metrics.pinned();
+        Some(holder.id)
     }
 }
 

@@ -87,7 +87,7 @@ impl Proxy {
             candidates_left: route.position + 1 < route.decision.ranked.len(),
             answered: has_answered(session),
             replayable: ctx.body.held().is_some() || !session.as_ref().retry_buffer_truncated(),
-            repeatable: ctx.endpoint.is_repeatable() || session.req_header().method.is_idempotent(),
+            repeatable: ctx.is_repeatable() || session.req_header().method.is_idempotent(),
         };
         verdict(failure, progress, self.settings.retry)
     }

@@ -48,6 +48,8 @@ metrics! {
         failovers: counters("ramjet_upstream_failovers_total",
             "Attempts repeated, by the replica that failed, the next one, and the reason.", &["from", "to", "reason"]);
         decisions: counters("ramjet_route_decisions_total", "Choices, by what decided.", &["outcome"]);
+        pinned: counter("ramjet_route_pinned_total",
+            "Requests that named something that one replica holds, and were meant for that one.");
         decision_time: histogram("ramjet_route_decision_seconds", "Time of one choice, lock included.", DECISION);
         overlap: histogram("ramjet_route_overlap_blocks", "Blocks of the prompt that the chosen replica held.", BLOCKS);
         upstream_up: gauges("ramjet_upstream_up", "Whether new requests may go to the replica.", &["upstream"]);
@@ -130,6 +132,11 @@ impl Metrics {
         if let (true, Some(first)) = (has_prompt, decision.ranked.first()) {
             self.overlap.observe(f64::from(first.overlap));
         }
+    }
+
+    /// A request named something that one replica holds.
+    pub fn pinned(&self) {
+        self.pinned.inc();
     }
 
     /// An attempt failed.

@@ -4,6 +4,7 @@
 
 mod bodies;
 mod chaos;
+mod dialects;
 mod failover;
 mod health;
 mod leaving;
