@@ -36,7 +36,8 @@
 //! | why did it go there? | [`policy::select`], [`policy::score`], [`policy::cost`] |
 //! | what is learned, and how? | [`policy::estimate`], [`policy::backlog`], [`prefix::residency`] |
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
-//! | who holds what? | [`prefix::index`], [`prefix::residency`] |
+//! | what does an answer tell? | [`api::answer`] |
+//! | who holds what? | [`prefix::index`], [`prefix::residency`]; what was given an id: [`fleet::pins`] |
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |
 //! | when is a replica fenced? | [`policy::health`], [`engine::probe`] |
 //! | what does a setting mean? | `config/table.rs`, or `ramjet reference` |

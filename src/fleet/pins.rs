@@ -4,7 +4,7 @@
 //! ranking says, for as long as that replica takes requests. Nothing of this is lasting: what has been forgotten goes
 //! where the ranking says, and the engine's own 404 is the answer.
 //!
-//! Bounded: two generations of at most [`MOST`] ids each. When the younger one is full the older one goes, so the ids
+//! Bounded: two generations of at most 65,536 ids each. When the younger one is full the older one goes, so the ids
 //! used last are always known, twice as many at best, at 16 bytes each, and without a list to keep in order.
 
 use crate::policy::select::Decision;
@@ -82,7 +82,7 @@ impl Generations {
     }
 }
 
-/// Puts a replica first in a ranking, if it is in it; the others follow in their order.
+/// Puts a replica first in a ranking; the others follow in their order. One that is not ranked takes no requests.
 pub fn put_first(decision: &mut Decision, replica: ReplicaId) {
     if let Some(at) = decision.ranked.iter().position(|r| r.id == replica) {
         decision.ranked[..=at].rotate_right(1);

@@ -99,6 +99,50 @@ mod tests {
         }
     }
 
+    fn of(endpoint: Endpoint, body: &str) -> Prepared {
+        prepare(endpoint, &Bytes::copy_from_slice(body.as_bytes()), &SHAPE, Some(100))
+    }
+
+    #[test]
+    fn a_prompt_that_begins_elsewhere_has_no_fingerprints() {
+        let input = "x".repeat(2000);
+        let body = format!(r#"{{"model":"m","input":"{input}","previous_response_id":"resp_\u0031","store":false}}"#);
+        let hidden = of(Endpoint::Responses, &body);
+        assert!(hidden.is_hidden && hidden.chain.is_none() && hidden.is_stateless);
+        assert_eq!((hidden.previous, hidden.prompt_bytes), (Some(id_key(b"resp_1", SHAPE.secret)), 0));
+        let whole = of(Endpoint::Responses, &body.replace("previous_response_id", "unknown"));
+        assert!(!whole.is_hidden && whole.previous.is_none());
+        assert_eq!(whole.chain.map(|c| c.len()), Some(7));
+        // other APIs have no such member
+        let chat = of(Endpoint::Chat, r#"{"messages":[],"previous_response_id":"resp_1"}"#);
+        assert!(!chat.is_hidden && chat.previous.is_none());
+    }
+
+    #[test]
+    fn the_clients_own_word_is_a_keyed_hash() {
+        let hint = |key: &str| of(Endpoint::Chat, &format!(r#"{{"messages":[],"prompt_cache_key":{key}}}"#)).hint;
+        assert!(hint(r#""a""#).is_some() && hint(r#""a""#) == hint(r#""\u0061""#) && hint(r#""a""#) != hint(r#""b""#));
+        assert_eq!((hint(r#""""#), hint("7"), hint("null")), (None, None, None));
+    }
+
+    #[test]
+    fn only_the_apis_where_a_limit_is_optional_lose_it() {
+        let body = r#"{"max_tokens":900,"messages":[],"prompt":"x"}"#;
+        for endpoint in Endpoint::ALL {
+            let loses = matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
+            assert_eq!(of(endpoint, body).edited.is_some(), loses, "{endpoint:?}");
+        }
+    }
+
+    #[test]
+    fn what_generates_nothing_is_read_for_its_model_alone() {
+        let body = r#"{"model":"m","input":"x","prompt":"x","messages":[]}"#;
+        for endpoint in Endpoint::ALL.into_iter().filter(|e| e.is_read()) {
+            let p = of(endpoint, body);
+            assert_eq!((p.model.as_deref(), p.chain.is_some()), (Some("m"), endpoint.is_inference()), "{endpoint:?}");
+        }
+    }
+
     #[test]
     fn an_edit_does_not_touch_the_fingerprints() {
         let content = "x".repeat(2000);

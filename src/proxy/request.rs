@@ -89,12 +89,11 @@ impl Proxy {
         }
     }
 
-    /// The replica that gave out an id, if it takes requests.
+    /// The replica that gave out an id.
     fn holder(&self, key: u64) -> Option<ReplicaId> {
-        let fleet = self.router.fleet();
-        let holder = fleet.pins().find(key).and_then(|id| fleet.replica(id)).filter(|r| r.is_healthy())?;
+        let holder = self.router.fleet().pins().find(key)?;
         self.metrics.pinned();
-        Some(holder.id)
+        Some(holder)
     }
 }
 

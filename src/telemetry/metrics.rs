@@ -49,7 +49,7 @@ metrics! {
             "Attempts repeated, by the replica that failed, the next one, and the reason.", &["from", "to", "reason"]);
         decisions: counters("ramjet_route_decisions_total", "Choices, by what decided.", &["outcome"]);
         pinned: counter("ramjet_route_pinned_total",
-            "Requests that named something that one replica holds, and were meant for that one.");
+            "Requests that named something known to be kept by one replica, which goes first while it takes requests.");
         decision_time: histogram("ramjet_route_decision_seconds", "Time of one choice, lock included.", DECISION);
         overlap: histogram("ramjet_route_overlap_blocks", "Blocks of the prompt that the chosen replica held.", BLOCKS);
         upstream_up: gauges("ramjet_upstream_up", "Whether new requests may go to the replica.", &["upstream"]);

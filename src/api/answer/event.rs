@@ -70,17 +70,17 @@ fn typed(members: &Members<'_>, seen: &mut Seen) -> Result<(), Malformed> {
         b"" => return Ok(()),
         b"error" | b"response.failed" => state.failed = true,
         b"response.completed" | b"response.incomplete" | b"response.cancelled" | b"message_stop" => {
-            state.finished = true
+            state.finished = true;
         }
         b"response.output_item.done" => state.generated = true,
         b"content_block_delta" => {
-            state.generated |= in_object(members.delta, &|key, text| key != b"type" && is_something(text))?
+            state.generated |= in_object(members.delta, &|key, text| key != b"type" && is_something(text))?;
         }
         b"content_block_start" => {
-            state.generated |= in_object(members.block, &|key, text| key == b"name" && is_something(text))?
+            state.generated |= in_object(members.block, &|key, text| key == b"name" && is_something(text))?;
         }
         b"message_delta" => {
-            state.finished |= in_object(members.delta, &|key, text| key == b"stop_reason" && is_something(text))?
+            state.finished |= in_object(members.delta, &|key, text| key == b"stop_reason" && is_something(text))?;
         }
         kind if kind.starts_with(b"response.") && kind.ends_with(b".delta") => {
             state.generated |= members.delta.is_some_and(is_something);

@@ -33,16 +33,16 @@ const LEAST: usize = 16;
 
 /// The anchor of a conversation; `None` before its second turn, and where the API has no turns.
 pub fn anchor(endpoint: Endpoint, request: &Request<'_>, secret: u64) -> Option<u64> {
+    let exchange = match endpoint {
+        Endpoint::Chat | Endpoint::Messages => of_messages,
+        Endpoint::Responses => of_items,
+        _ => return None,
+    };
     let mut sketch = Sketch::new(secret);
     sketch.admit(HEAD);
     head(request, &mut sketch).ok()?;
     let before = sketch.len();
-    let is_whole = match endpoint {
-        Endpoint::Chat | Endpoint::Messages => of_messages(request, &mut sketch),
-        Endpoint::Responses => of_items(request, &mut sketch),
-        _ => Ok(false),
-    };
-    (is_whole == Ok(true) && sketch.len() >= before + LEAST).then(|| sketch.finish())
+    (exchange(request, &mut sketch) == Ok(true) && sketch.len() >= before + LEAST).then(|| sketch.finish())
 }
 
 /// Whether there was an exchange.
