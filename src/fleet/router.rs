@@ -63,8 +63,8 @@ impl Router {
         &self.fleet
     }
 
-    /// Ranks the replicas for a prompt (one that alone can answer goes first), reserves its share and claims its prefix on the first one. `None` when there
-    /// is no candidate.
+    /// Ranks the replicas for a prompt (one that alone can answer goes first), reserves its share and claims its prefix
+    /// on the first one. `None` when there is no candidate.
     pub fn place(&self, prompt: Prompt<'_>) -> Option<Placed> {
         let request = RouteRequest {
             body_bytes: prompt.body_bytes,

@@ -139,6 +139,10 @@ async fn a_kept_response_whose_replica_is_gone_is_asked_for_elsewhere() {
     let ramjet = Ramjet::start_with(start).await;
     let play = format!("json={RESPONSES_WHOLE}");
     let home = ordinal(&ramjet, "/v1/responses", &play, r#"{"model":"m","input":"hi"}"#).await;
+    // an engine that is there and refuses is taken at its word
+    let owner = if home == "0" { &a } else { &b };
+    owner.script(&["status=503"]);
+    assert_eq!(client::get(ramjet.api, "/v1/responses/resp_w").await.unwrap().status, 503);
     let (gone, left) = if home == "0" { (a, b) } else { (b, a) };
     gone.stop().await;
     let kept = client::get(ramjet.api, "/v1/responses/resp_w").await.unwrap();

@@ -40,11 +40,7 @@ pub(super) fn event(data: &[u8], seen: &mut Seen) -> Result<(), Malformed> {
             b"response" if kind == Kind::Object => members.response = Some(value.skip()?),
             b"message" if kind == Kind::Object => members.message = Some(value.skip()?),
             b"content_block" if kind == Kind::Object => members.block = Some(value.skip()?),
-            b"text" | b"output_ids" => {
-                let text = value.skip()?;
-                // an event with a type says by that what its text is
-                seen.state.generated |= members.kind.is_empty() && is_something(text);
-            }
+            b"text" | b"output_ids" => seen.state.generated |= is_something(value.skip()?),
             _ => drop(value.skip()?),
         }
         Ok(())

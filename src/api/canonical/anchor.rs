@@ -19,7 +19,7 @@ use super::super::endpoint::Endpoint;
 use super::super::json::{Cursor, Malformed};
 use super::super::request::Request;
 use super::responses::Item;
-use super::sink::Sketch;
+use super::sink::{Sink, Sketch};
 use super::{head, message};
 
 /// Canonical bytes of model, adapter and salt.
@@ -39,10 +39,15 @@ pub fn anchor(endpoint: Endpoint, request: &Request<'_>, secret: u64) -> Option<
         _ => return None,
     };
     let mut sketch = Sketch::new(secret);
+    let is_whole = exchange(request, &mut sketch).ok()?;
+    let length = sketch.len();
+    if !is_whole || length < LEAST {
+        return None;
+    }
     sketch.admit(HEAD);
+    sketch.push(&length.to_le_bytes());
     head(request, &mut sketch).ok()?;
-    let before = sketch.len();
-    (exchange(request, &mut sketch) == Ok(true) && sketch.len() >= before + LEAST).then(|| sketch.finish())
+    Some(sketch.finish())
 }
 
 /// Whether there was an exchange.
