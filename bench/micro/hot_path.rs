@@ -96,8 +96,14 @@ fn decide(c: &mut Criterion) {
                 ClaimGuard::new(&fleet, &held, SIZE, ReplicaId(n)).confirm();
             }
             let bytes = body.len() as u64;
-            let prompt =
-                Prompt { chain: &chain, body_bytes: bytes, prompt_bytes: bytes, model: Some("m"), streams: true };
+            let prompt = Prompt {
+                chain: &chain,
+                body_bytes: bytes,
+                prompt_bytes: bytes,
+                model: Some("m"),
+                streams: true,
+                pinned: None,
+            };
             group.bench_function(BenchmarkId::new(format!("warm_{kib}_KiB"), replicas), |b| {
                 b.iter(|| router.place(black_box(prompt)));
             });

@@ -4,7 +4,7 @@
 //! 1. *Booking* (`router`) makes a choice, its reservation and its claim one step, so that two requests never choose on the
 //!    same view. Under it: a walk and a claim of one chain, and a look at each candidate.
 //! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
-//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, for a look-up.
+//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models* and the *pins*, for a look-up.
 //! 3. A replica's *health* and *address*, for a few words.
 //!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
@@ -12,6 +12,7 @@
 pub mod claim;
 pub mod clock;
 pub mod models;
+pub mod pins;
 pub mod replica;
 pub mod reservation;
 pub mod router;
@@ -27,6 +28,7 @@ use crate::types::ReplicaId;
 use clock::Clock;
 use models::Models;
 use parking_lot::RwLock;
+use pins::Pins;
 use replica::{Fit, Replica, ReplicaSpec};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -43,6 +45,7 @@ pub struct Fleet {
     models: Models,
     /// Whether replicas serve different models.
     differs: AtomicBool,
+    pins: Pins,
     clock: Clock,
     params: Params,
     rules: Rules,
@@ -78,6 +81,7 @@ impl Fleet {
             residency: RwLock::new(Residency::new(index_bytes)),
             differs: AtomicBool::new(differ(&replicas)),
             models: Models::default(),
+            pins: Pins::default(),
             clock: Clock::default(),
             params,
             rules: Rules::default(),
@@ -114,6 +118,11 @@ impl Fleet {
     /// What is learned of models.
     pub fn models(&self) -> &Models {
         &self.models
+    }
+
+    /// Which replica holds what it gave an id to.
+    pub fn pins(&self) -> &Pins {
+        &self.pins
     }
 
     /// A prompt in tokens: `bytes` canonical bytes of `model`.

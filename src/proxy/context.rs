@@ -13,6 +13,7 @@ use crate::fleet::router::Prompt;
 use crate::policy::retry::{Failure, Verdict};
 use crate::policy::select::Decision;
 use crate::telemetry::metrics::InflightGuard;
+use crate::types::ReplicaId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -56,6 +57,10 @@ pub(super) struct PromptFacts {
     pub(super) streams: bool,
     /// Whether one answer is asked for.
     pub(super) is_single: bool,
+    /// Whether the engine is told to keep nothing.
+    pub(super) is_stateless: bool,
+    /// The replica that alone holds what the request names.
+    pub(super) pinned: Option<ReplicaId>,
 }
 
 impl PromptFacts {
@@ -66,6 +71,7 @@ impl PromptFacts {
             prompt_bytes: self.prompt_bytes,
             model: self.model.as_deref(),
             streams: self.streams,
+            pinned: self.pinned,
         }
     }
 }
@@ -113,6 +119,11 @@ impl Context {
     /// The fingerprints of the prompt; empty when there are none.
     pub(super) fn chain(&self) -> Arc<[u64]> {
         self.prompt.chain.clone().unwrap_or_default()
+    }
+
+    /// Whether the body asks for nothing that an engine would keep, so that a repetition costs work and no more.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.endpoint.is_repeatable() || (self.endpoint == Endpoint::Responses && self.prompt.is_stateless)
     }
 
     /// Attempts made.

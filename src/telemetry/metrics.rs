@@ -53,6 +53,8 @@ metrics! {
         decisions: counters("ramjet_route_decisions_total", "Choices, by what decided.", &["outcome"]);
         lane: counters("ramjet_route_lane_total",
             "Choices, by what the lane for long prompts had to do with them.", &["gate"]);
+        pinned: counter("ramjet_route_pinned_total",
+            "Requests that named something known to be kept by one replica, which goes first while it takes requests.");
         decision_time: histogram("ramjet_route_decision_seconds", "Time of one choice, lock included.", DECISION);
         overlap: histogram("ramjet_route_overlap_blocks", "Blocks of the prompt that the chosen replica held.", BLOCKS);
         upstream_up: gauges("ramjet_upstream_up", "Whether new requests may go to the replica.", &["upstream"]);
@@ -139,6 +141,11 @@ impl Metrics {
         if let (true, Some(first)) = (has_prompt, decision.ranked.first()) {
             self.overlap.observe(f64::from(first.overlap));
         }
+    }
+
+    /// A request named something that one replica holds.
+    pub fn pinned(&self) {
+        self.pinned.inc();
     }
 
     /// An attempt failed.

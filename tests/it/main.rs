@@ -5,6 +5,7 @@
 mod bodies;
 mod chaos;
 mod clients;
+mod dialects;
 mod failover;
 mod health;
 mod lane;
