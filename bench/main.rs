@@ -88,3 +88,26 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Sim(args) => sim::run(&args),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_command_line_is_consistent_and_asks_for_what_it_needs() {
+        Line::command().debug_assert();
+        let fine = |line: &str| Line::try_parse_from(line.split(' ')).is_ok();
+        for load in ["swarm", "chat", "fanout", "trace --file t"] {
+            assert!(fine(&format!("ramjet-bench {load} --target http://127.0.0.1:1")), "{load}");
+            assert!(!fine(&format!("ramjet-bench {load}")), "{load} without a target");
+        }
+        assert!(!fine("ramjet-bench trace --target http://127.0.0.1:1"), "a trace needs a file");
+        assert!(!fine("ramjet-bench chat --users 0 --target http://127.0.0.1:1"), "nobody");
+        for words in
+            ["", " --workload chat", " --workload trace --file t --speed 1", " --policies load,cost --developers 9"]
+        {
+            assert!(fine(&format!("ramjet-bench compare{words}")), "{words}");
+        }
+    }
+}

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
+use clap::builder::RangedU64ValueParser;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
@@ -30,7 +31,7 @@ use words::{Form, Outline, Scribe};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Users {
     /// people who talk to 24 applications, each with a system prompt of its own
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = RangedU64ValueParser::<usize>::from(1..))]
     pub(crate) users: usize,
 }
 
@@ -38,7 +39,7 @@ pub(crate) struct Users {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Programs {
     /// programs that read something new and ask ten things about it at once
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::from(1..))]
     pub(crate) programs: usize,
 }
 
@@ -66,7 +67,13 @@ impl Recording {
             return Err(format!("--speed {} --skip {}: above 0 and not below 0, please", self.speed, self.skip));
         }
         let file = self.file.as_ref().ok_or("a trace needs --file PATH")?;
-        Trace::read(&file.to_string_lossy())
+        let trace = Trace::read(&file.to_string_lossy())?;
+        let seconds = trace.length() / 1e3;
+        if seconds < self.skip {
+            Err(format!("--skip {}: the trace ends after {seconds} s", self.skip))
+        } else {
+            Ok(trace)
+        }
     }
 }
 
@@ -224,13 +231,11 @@ impl Stage {
 
 /// `ramjet-bench chat`.
 pub(crate) async fn chat(args: ChatArgs) -> Result<(), String> {
-    some("--users", args.users.users)?;
     judge(&args.aim, &args.pace, |course| Crowd::chat(&args.users, args.seed).start(course)).await
 }
 
 /// `ramjet-bench fanout`.
 pub(crate) async fn fanout(args: FanoutArgs) -> Result<(), String> {
-    some("--programs", args.programs.programs)?;
     judge(&args.aim, &args.pace, |course| Crowd::fanout(&args.programs, args.seed).start(course)).await
 }
 
@@ -239,10 +244,6 @@ pub(crate) async fn trace(args: TraceArgs) -> Result<(), String> {
     let recording = &args.recording;
     let trace = recording.read()?.part(recording.skip * 1e3, recording.speed, recording.requests);
     judge(&args.aim, &args.pace, |course| Crowd::trace(trace).start(course)).await
-}
-
-fn some(flag: &str, count: usize) -> Result<(), String> {
-    if count == 0 { Err(format!("{flag} 0: at least one is needed")) } else { Ok(()) }
 }
 
 #[cfg(test)]

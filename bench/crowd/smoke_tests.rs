@@ -47,6 +47,7 @@ fn trace() -> Trace {
     }
     let recording = Recording { file: Some(file.0.clone()), speed: 1.0, skip: 0.0, requests: None };
     let trace = recording.read().unwrap();
+    assert!(Recording { skip: 3.0, ..recording }.read().unwrap_err().contains("ends after 1.95 s"));
     std::fs::remove_file(&file.0).unwrap();
     trace
 }

@@ -155,6 +155,11 @@ mod tests {
     }
 
     #[test]
+    fn neighbouring_names_are_not_the_same_words_one_place_on() {
+        assert!(!text(1, 100)[BYTES_PER_TOKEN..].starts_with(&text(2, 50)));
+    }
+
+    #[test]
     fn a_conversation_alternates_and_repeats_the_engines_words() {
         let mut scribe = Scribe::new(Form::Talk);
         let first = json(&mut scribe, &[(1, 5), (2, 3)]);
