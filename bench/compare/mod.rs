@@ -1,9 +1,9 @@
 //! `ramjet-bench compare`: the same seeded work through several routing settings, in one run on one machine.
 //!
 //! Each setting gets fresh engines and a fresh router, so nothing is warm that the setting did not warm. Rounds are
-//! interleaved and each has its own seed, or its own part of a trace; ratios are taken within a round, so what drifts on the machine between rounds
-//! does not look like a difference between settings. Three settings without a router frame the others
-//! (`load/target.rs`).
+//! interleaved and each has its own seed, or its own part of a trace; ratios are taken within a round, so what drifts on
+//! the machine between rounds does not look like a difference between settings. Three settings without a router frame the
+//! others (`load/target.rs`).
 
 mod table;
 
@@ -178,13 +178,17 @@ fn start(args: &CompareArgs, course: &Course, round: u64, trace: Option<&Trace>)
         (_, Some(trace)) => {
             let Recording { speed, skip, requests, .. } = args.recording;
             let window = (args.pace.warmup + args.pace.duration) * 1e3 * course.time_scale * speed;
-            // rounds go through the trace part by part, and begin again where it ends
-            let parts = (trace.length() - skip * 1e3).max(window) / window;
-            let from = skip * 1e3 + window * (round as f64 % parts.floor());
+            let from = skip * 1e3 + offset(trace.length() - skip * 1e3, window, round);
             Crowd::trace(trace.part(from, speed, requests)).start(course)
         }
         (_, None) => swarm::start(&Shape { seed, ..args.shape.clone() }, course, ramp(&args.pace)),
     }
+}
+
+/// Rounds go through a trace window by window, and begin again where it ends.
+fn offset(length: f64, window: f64, round: u64) -> f64 {
+    let windows = share(length, window).floor().max(1.0);
+    window * (round as f64 % windows)
 }
 
 fn env_pair(pair: &str) -> Result<(String, String), String> {
@@ -195,6 +199,13 @@ fn env_pair(pair: &str) -> Result<(String, String), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounds_take_one_window_of_a_trace_after_the_other() {
+        let offsets: Vec<f64> = (0..4).map(|round| offset(3500.0, 1000.0, round)).collect();
+        assert_eq!(offsets, [0.0, 1000.0, 2000.0, 0.0]);
+        assert_eq!(offset(500.0, 1000.0, 3).to_bits(), 0);
+    }
 
     #[test]
     fn defaults_of_the_comparison_are_its_own() {
