@@ -6,8 +6,7 @@
 use super::{Ask, Clients, Prompt, Purpose};
 use crate::num::{Rng, size};
 
-/// What a program asks at once.
-pub(crate) const BRANCHES: u64 = 10;
+const BRANCHES: u64 = 10;
 
 /// See the module header.
 #[derive(Debug)]
