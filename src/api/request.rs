@@ -12,6 +12,8 @@ pub struct Request<'a> {
     pub stream: bool,
     /// Whether several answers are asked for: `n` or `best_of` above one, or a list of prompts.
     pub is_many: bool,
+    /// `prompt_cache_key`: what the client calls its session.
+    pub cache_key: Option<Str<'a>>,
     /// Every member whose key is `max_tokens` or `max_completion_tokens`, for edits.
     pub limits: Vec<Member>,
     /// `messages`, if it is a list of objects.
@@ -77,8 +79,17 @@ pub fn read(body: &[u8]) -> Result<Request<'_>, Malformed> {
 }
 
 /// The members that are read for more than their text, in the order of the arms of [`member`].
-const UNDERSTOOD: [&str; 8] =
-    ["model", "stream", "messages", "prompt", "n", "best_of", "max_tokens", "max_completion_tokens"];
+const UNDERSTOOD: [&str; 9] = [
+    "model",
+    "stream",
+    "messages",
+    "prompt",
+    "n",
+    "best_of",
+    "prompt_cache_key",
+    "max_tokens",
+    "max_completion_tokens",
+];
 
 fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -> Result<(), Malformed> {
     match key.position(&UNDERSTOOD) {
@@ -103,6 +114,10 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
             request.is_many |= inner.is_some_and(|i| i.starts_with(b"[") || i.starts_with(b"\""));
         }
         Some(4 | 5) => request.is_many |= count(value.skip()?).is_some_and(|n| n > 1),
+        Some(6) => {
+            request.cache_key = value.clone().string().ok();
+            value.skip()?;
+        }
         Some(_) => {
             let number = count(value.skip()?);
             request.limits.push(Member { span: key.at..value.offset_after(), value: number });
@@ -157,10 +172,10 @@ mod tests {
     #[test]
     fn reads_the_top_level_and_nothing_deeper() {
         let body = br#" { "model":"m\u0031", "messages":[{"role":"user","model":"no"}], "stream" : true,
-            "max_tokens": 7, "tools":null, "cache_salt":"s", "temperature":0.5 } "#;
+            "max_tokens": 7, "tools":null, "prompt_cache_key":"k", "cache_salt":"s", "temperature":0.5 } "#;
         let r = read(body).unwrap();
         assert_eq!(r.model.unwrap().text(), "m1");
-        assert!(r.stream);
+        assert!(r.stream && r.cache_key.unwrap().is("k"));
         assert_eq!(r.limits[0].value, Some(7));
         assert_eq!(&body[r.limits[0].span.clone()], b"\"max_tokens\": 7");
         let messages = r.messages.unwrap();

@@ -1,6 +1,9 @@
-//! A request's claim on the prefix index as a guard: withdrawn on drop unless it was confirmed.
+//! A request's claim on the prefix index as a guard: withdrawn on drop unless it was confirmed. Whoever waits for it is
+//! told either way.
 
 use super::Fleet;
+use super::landing::Landing;
+use crate::policy::hint::Hint;
 use crate::prefix::residency::Claim;
 use crate::types::ReplicaId;
 use std::sync::Arc;
@@ -9,15 +12,35 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct ClaimGuard {
     fleet: Arc<Fleet>,
+    replica: ReplicaId,
     claim: Option<Claim>,
     confirmed_before: u32,
+    /// The session that finds its home here.
+    session: Option<Hint>,
 }
 
 impl ClaimGuard {
     /// Claims `chain` for `replica`.
     pub fn new(fleet: &Arc<Fleet>, chain: &Arc<[u64]>, replica: ReplicaId) -> Self {
         let claim = (!chain.is_empty()).then(|| fleet.residency.write().claim(chain, replica));
-        ClaimGuard { fleet: fleet.clone(), claim, confirmed_before: claim.map_or(0, Claim::confirmed_before) }
+        let confirmed_before = claim.map_or(0, Claim::confirmed_before);
+        ClaimGuard { fleet: fleet.clone(), replica, claim, confirmed_before, session: None }
+    }
+
+    /// Remembers this replica as the home of `session`, once the prompt is read.
+    #[must_use]
+    pub fn of_session(mut self, session: Option<Hint>) -> Self {
+        self.session = session;
+        self
+    }
+
+    /// Lets others wait for it; `streams` if its first token will be seen.
+    #[must_use]
+    pub fn announced(self, streams: bool) -> Self {
+        if let Some(claim) = self.claim {
+            self.fleet.landings.announce(claim.number(), streams);
+        }
+        self
     }
 
     /// Leading blocks that the replica held before; see [`Claim::confirmed_before`].
@@ -27,8 +50,12 @@ impl ClaimGuard {
 
     /// The engine has generated: the prompt is held.
     pub fn confirm(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.fleet.hints.remember(session.key, self.replica);
+        }
         if let Some(claim) = self.claim.take() {
             self.fleet.residency.write().confirm(claim);
+            self.fleet.landings.land(claim.number(), Landing::Read);
         }
     }
 }
@@ -37,6 +64,7 @@ impl Drop for ClaimGuard {
     fn drop(&mut self) {
         if let Some(claim) = self.claim.take() {
             self.fleet.residency.write().withdraw(claim);
+            self.fleet.landings.land(claim.number(), Landing::Failed);
         }
     }
 }

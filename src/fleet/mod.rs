@@ -4,13 +4,16 @@
 //! 1. *Booking* (`router`) makes a choice, its reservation and its claim one step, so that two requests never choose on the
 //!    same view. Under it: a walk and a claim of one chain, and a look at each candidate.
 //! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
-//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, for a look-up.
+//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, the sessions' *hints*
+//!    and the claims' *landings*, for a look-up.
 //! 3. A replica's *health* and *address*, for a few words.
 //!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
 
 pub mod claim;
 pub mod clock;
+pub mod hints;
+pub mod landing;
 pub mod models;
 pub mod replica;
 pub mod reservation;
@@ -22,6 +25,8 @@ use crate::policy::select::{Candidate, Params};
 use crate::prefix::residency::Residency;
 use crate::types::ReplicaId;
 use clock::Clock;
+use hints::Hints;
+use landing::Landings;
 use models::Models;
 use parking_lot::RwLock;
 use replica::{Replica, ReplicaSpec};
@@ -33,6 +38,8 @@ pub struct Fleet {
     replicas: Vec<Arc<Replica>>,
     residency: RwLock<Residency>,
     models: Models,
+    hints: Hints,
+    landings: Landings,
     clock: Clock,
     params: Params,
 }
@@ -56,6 +63,8 @@ impl Fleet {
             replicas,
             residency: RwLock::new(Residency::new(index_bytes)),
             models: Models::default(),
+            hints: Hints::default(),
+            landings: Landings::default(),
             clock: Clock::default(),
             params,
         }
@@ -154,8 +163,12 @@ impl Fleet {
         model: Option<&str>,
     ) -> smallvec::SmallVec<[Candidate; 8]> {
         let mut overlaps: smallvec::SmallVec<[u32; 64]> = smallvec::smallvec![0; self.replicas.len()];
+        let mut confirmed = overlaps.clone();
         if !chain.is_empty() {
-            self.residency.read().walk(chain, &mut overlaps);
+            let residency = self.residency.read();
+            residency.walk(chain, &mut overlaps);
+            confirmed.copy_from_slice(&overlaps);
+            residency.confirmed(chain, &mut confirmed);
         }
         let now = self.clock.now();
         pool.filter(|r| r.serves(model))
@@ -163,6 +176,7 @@ impl Fleet {
                 id: r.id,
                 healthy: r.is_healthy(),
                 overlap: overlaps[r.id.index()],
+                confirmed: confirmed[r.id.index()],
                 load: r.load(),
                 prospect: r.prospect(now),
             })

@@ -7,7 +7,9 @@
 use super::Fleet;
 use super::replica::Replica;
 use crate::policy::cost::Tokens;
-use crate::policy::select::{Decision, RouteRequest, select};
+use crate::policy::flight::choose;
+use crate::policy::hint::{Hint, Source, weigh};
+use crate::policy::select::{Decision, RouteRequest};
 use crate::types::ReplicaId;
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::selection::{BackendIter, BackendSelection};
@@ -32,12 +34,15 @@ pub struct RouteKey<'a> {
     pub request: RouteRequest,
     /// The model asked for.
     pub model: Option<&'a str>,
+    /// The session that it belongs to.
+    pub session: Option<Hint>,
 }
 
-const HEADER: usize = 28;
+const HEADER: usize = 37;
 const NO_MODEL: u32 = u32::MAX;
 
-/// Lays out a key: sizes of body and prompt, salt, length of the model's name (all little-endian), the name, the fingerprints.
+/// Lays out a key: sizes of body and prompt, salt, who named the session and its key, length of the model's name (all
+/// little-endian), the name, the fingerprints.
 pub fn encode(key: RouteKey<'_>, chain: &[u64]) -> Vec<u8> {
     let model = key.model.unwrap_or_default();
     let length = key.model.map_or(NO_MODEL, |m| u32::try_from(m.len()).unwrap_or(NO_MODEL));
@@ -45,6 +50,12 @@ pub fn encode(key: RouteKey<'_>, chain: &[u64]) -> Vec<u8> {
     out.extend_from_slice(&key.request.body_bytes.to_le_bytes());
     out.extend_from_slice(&key.request.prompt_bytes.to_le_bytes());
     out.extend_from_slice(&key.request.salt.to_le_bytes());
+    out.push(match key.session.map(|s| s.source) {
+        None => 0,
+        Some(Source::Named) => 1,
+        Some(Source::Derived) => 2,
+    });
+    out.extend_from_slice(&key.session.map_or(0, |s| s.key).to_le_bytes());
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(model.as_bytes());
     out.extend(chain.iter().flat_map(|print| print.to_le_bytes()));
@@ -56,6 +67,14 @@ fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
     let (body_bytes, rest) = key.split_first_chunk::<8>()?;
     let (prompt_bytes, rest) = rest.split_first_chunk::<8>()?;
     let (salt, rest) = rest.split_first_chunk::<8>()?;
+    let ([source], rest) = rest.split_first_chunk::<1>()?;
+    let (session, rest) = rest.split_first_chunk::<8>()?;
+    let session = |source| Some(Hint { key: u64::from_le_bytes(*session), source });
+    let session = match source {
+        1 => session(Source::Named),
+        2 => session(Source::Derived),
+        _ => None,
+    };
     let (length, rest) = rest.split_first_chunk::<4>()?;
     let length = u32::from_le_bytes(*length);
     let (model, prints) = if length == NO_MODEL {
@@ -72,7 +91,7 @@ fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
         tokens: Tokens::default(),
         salt: u64::from_le_bytes(*salt),
     };
-    Some((RouteKey { request, model }, prints.iter().map(|p| u64::from_le_bytes(*p)).collect()))
+    Some((RouteKey { request, model, session }, prints.iter().map(|p| u64::from_le_bytes(*p)).collect()))
 }
 
 /// A backend of this replica. The weight is what tells replicas apart that share an address.
@@ -130,7 +149,11 @@ impl CacheAware {
         let bytes = if chain.is_empty() { key.request.body_bytes } else { key.request.prompt_bytes };
         key.request.tokens = fleet.tokens(bytes, key.model);
         let candidates = fleet.candidates(self.members.iter().map(|(_, replica)| replica), &chain, key.model);
-        select(key.request, &candidates, fleet.params())
+        let decision = choose(key.request, &candidates, fleet.params())?;
+        let Some(session) = key.session else { return Some(decision) };
+        let named = |id| fleet.replica(id).map_or(0, |r| r.name_hash);
+        let hint = (session, fleet.hints.home(session.key));
+        Some(weigh(decision, hint, (key.request, &candidates), fleet.params(), named))
     }
 }
 
@@ -152,7 +175,9 @@ mod tests {
         let request =
             RouteRequest { body_bytes: 7, prompt_bytes: 5, blocks: 3, tokens: Tokens::default(), salt: u64::MAX };
         for model in [None, Some(""), Some("größe")] {
-            let key = RouteKey { request, model };
+            let session =
+                model.map(|m| Hint { key: 9, source: if m.is_empty() { Source::Named } else { Source::Derived } });
+            let key = RouteKey { request, model, session };
             assert_eq!(decode(&encode(key, &[1, 2, 3])), Some((key, vec![1, 2, 3])));
         }
         assert_eq!(decode(b"short"), None);

@@ -6,7 +6,9 @@
 pub mod backlog;
 pub mod cost;
 pub mod estimate;
+pub mod flight;
 pub mod health;
+pub mod hint;
 pub mod retry;
 pub mod score;
 pub mod select;

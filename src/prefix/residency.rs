@@ -22,6 +22,11 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// What tells it from other claims.
+    pub fn number(self) -> u64 {
+        self.number
+    }
+
     /// Leading blocks that were held before, not counting those that another pending claim alone vouched for.
     pub fn confirmed_before(self) -> u32 {
         self.confirmed
@@ -60,6 +65,13 @@ struct Pending {
     added_from: usize,
 }
 
+impl Pending {
+    /// Whether it vouches for blocks of `chain`. Fingerprints are chained: where one block is the same, all before it are.
+    fn reads(&self, chain: &[u64]) -> bool {
+        self.chain.get(self.added_from).is_some_and(|print| chain.get(self.added_from) == Some(print))
+    }
+}
+
 impl Residency {
     /// Nothing is held; the index uses at most `budget` bytes.
     pub fn new(budget: usize) -> Self {
@@ -69,6 +81,21 @@ impl Residency {
     /// How many leading blocks of `chain` each replica holds or is about to hold.
     pub fn walk(&self, chain: &[u64], overlaps: &mut [u32]) {
         self.index.walk(chain, overlaps);
+    }
+
+    /// Takes off `overlaps`, as [`Self::walk`] gave them, what is still being read.
+    pub fn confirmed(&self, chain: &[u64], overlaps: &mut [u32]) {
+        for (at, overlap) in self.replicas.iter().zip(overlaps).filter(|(_, overlap)| **overlap > 0) {
+            let read_from = at.pending.iter().filter(|p| p.reads(chain)).map(|p| p.added_from).min();
+            *overlap = read_from.map_or(*overlap, |from| u32::try_from(from).unwrap_or(u32::MAX).min(*overlap));
+        }
+    }
+
+    /// The pending claim by which `replica` reads more of the beginning of `chain` than by any other, the earliest one
+    /// of several: see [`Claim::number`].
+    pub fn reader(&self, chain: &[u64], replica: ReplicaId) -> Option<u64> {
+        let reading = self.replicas.get(replica.index())?.pending.iter().filter(|p| p.reads(chain));
+        reading.max_by_key(|p| (shared(&p.chain, chain), std::cmp::Reverse(p.number))).map(|p| p.number)
     }
 
     /// Claims `chain` for `replica` as pending.
@@ -278,6 +305,32 @@ mod tests {
         let next = r.claim(&chain(&[1, 2, 3, 4, 5, 6, 7, 2, 9]), R);
         assert_eq!(next.confirmed_before(), 8);
         r.confirm(next);
+    }
+
+    #[test]
+    fn what_is_being_read_is_told_from_what_was_read() {
+        let mut r = Residency::new(1 << 20);
+        let held = r.claim(&chain(&[1, 2]), R);
+        r.confirm(held);
+        let leader = r.claim(&chain(&[1, 2, 3, 4]), R);
+        let deeper = r.claim(&chain(&[1, 2, 3, 4, 5]), R);
+        let follower = r.claim(&chain(&[1, 2, 3, 9]), R);
+        let confirmed = |r: &Residency, prints: &[u64]| {
+            let mut out = [overlap(r, prints), 0];
+            r.confirmed(prints, &mut out);
+            out[0]
+        };
+        assert_eq!((overlap(&r, &[1, 2, 3, 4, 6]), confirmed(&r, &[1, 2, 3, 4, 6])), (4, 2));
+        assert_eq!(confirmed(&r, &[1, 2, 8]), 2);
+        assert_eq!(r.reader(&[1, 2, 3, 4, 6], R), Some(leader.number()));
+        assert_eq!(r.reader(&[1, 2, 3, 4, 5, 6], R), Some(deeper.number()));
+        assert_eq!((r.reader(&[1, 2, 8], R), r.reader(&[1, 2, 3], ReplicaId(1))), (None, None));
+        r.withdraw(leader);
+        // the follower reads now what the leader would have read
+        assert_eq!(r.reader(&[1, 2, 3], R), Some(deeper.number()));
+        r.confirm(deeper);
+        assert_eq!((confirmed(&r, &[1, 2, 3, 4, 5]), r.reader(&[1, 2, 3, 4, 5], R)), (5, None));
+        r.confirm(follower);
     }
 
     #[test]

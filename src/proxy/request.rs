@@ -7,6 +7,7 @@ use super::{Proxy, body, respond};
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
 use pingora_error::{Error, ErrorType, Result};
+use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -58,7 +59,18 @@ impl Proxy {
                 return refuse(ctx, kind);
             }
         };
-        self.understand(ctx)
+        self.understand(ctx)?;
+        if let Some(name) = self.session_name(session.req_header()) {
+            ctx.prompt.hint = Some(name);
+        }
+        Ok(())
+    }
+
+    /// What the client calls its session in a header: more of a session's name than a key in the body, which may stand
+    /// for many.
+    fn session_name(&self, head: &RequestHeader) -> Option<u64> {
+        let value = self.settings.session_headers.iter().find_map(|name| head.headers.get(name))?;
+        (!value.is_empty()).then(|| self.settings.shape.session(value.as_bytes()))
     }
 
     fn understand(&self, ctx: &mut Context) -> Result<()> {
@@ -69,6 +81,8 @@ impl Proxy {
             model: prepared.model,
             body_bytes: bytes.len() as u64,
             prompt_bytes: prepared.prompt_bytes,
+            hint: prepared.hint,
+            anchor: prepared.anchor,
             streams: prepared.streams,
             is_single: prepared.is_single,
         };

@@ -7,6 +7,7 @@ use super::registry::{Result, metrics};
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
 use crate::fleet::Fleet;
+use crate::policy::flight::Flight;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
 use prometheus::{Encoder, IntGauge, TextEncoder};
@@ -49,6 +50,8 @@ metrics! {
             "Attempts repeated, by the replica that failed, the next one, and the reason.", &["from", "to", "reason"]);
         decisions: counters("ramjet_route_decisions_total", "Choices, by what decided.", &["outcome"]);
         decision_time: histogram("ramjet_route_decision_seconds", "Time of one choice, lock included.", DECISION);
+        single_flight: counters("ramjet_single_flight_total",
+            "Requests that read, or share, a prefix which nobody has read yet, by what was done about it.", &["outcome"]);
         overlap: histogram("ramjet_route_overlap_blocks", "Blocks of the prompt that the chosen replica held.", BLOCKS);
         upstream_up: gauges("ramjet_upstream_up", "Whether new requests may go to the replica.", &["upstream"]);
         upstream_inflight: gauges("ramjet_upstream_inflight", "Requests at the replica.", &["upstream"]);
@@ -104,6 +107,9 @@ impl Metrics {
         for reason in Reason::ALL {
             self.decisions.with_label_values(&[reason.label()]);
         }
+        for flight in Flight::ALL {
+            self.single_flight.with_label_values(&[flight.label()]);
+        }
         for endpoint in Endpoint::ALL {
             self.duration.with_label_values(&[endpoint.label()]);
             for failure in Failure::ALL {
@@ -127,9 +133,17 @@ impl Metrics {
     pub fn decided(&self, decision: &Decision, has_prompt: bool, took: Duration) {
         self.decisions.with_label_values(&[decision.reason.label()]).inc();
         self.decision_time.observe(took.as_secs_f64());
+        if let Some(flight) = decision.flight {
+            self.flight(flight);
+        }
         if let (true, Some(first)) = (has_prompt, decision.ranked.first()) {
             self.overlap.observe(f64::from(first.overlap));
         }
+    }
+
+    /// Something became of a request that shares a new prefix.
+    pub fn flight(&self, what: Flight) {
+        self.single_flight.with_label_values(&[what.label()]).inc();
     }
 
     /// An attempt failed.

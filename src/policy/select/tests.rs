@@ -12,12 +12,13 @@ fn params(policy: PolicyKind, basis: Basis) -> Params {
         policy,
         affinity: AffinityParams { basis, cap_blocks: 32, alpha: 4.0 },
         load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+        flight: FlightParams::default(),
     }
 }
 
 fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
     let prospect = Prospect { rates: START, queue_ms: f64::from(load) * 100.0, requests: f64::from(load) };
-    Candidate { id: ReplicaId(id), healthy: true, overlap, load, prospect }
+    Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, load, prospect }
 }
 
 fn winner(candidates: &[Candidate], params: &Params, salt: u64) -> (u16, Reason) {
