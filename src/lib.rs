@@ -34,6 +34,7 @@
 //! | question | place |
 //! |---|---|
 //! | why did it go there? | [`policy::select`], [`policy::score`], [`policy::cost`] |
+//! | who waits for whom, and what keeps a session? | [`policy::flight`], [`policy::hint`] |
 //! | what is learned, and how? | [`policy::estimate`], [`policy::backlog`], [`prefix::residency`] |
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
 //! | who holds what? | [`prefix::index`], [`prefix::residency`] |

@@ -34,7 +34,8 @@ use std::sync::Arc;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::reference::reference;
 pub use self::table::{
-    Affinity, Compat, Config, Fleet, Health, Limits, Listen, Log, Readiness, Retry, Routing, Server, Timeouts,
+    Affinity, Compat, Config, Fleet, Health, Limits, Listen, Log, Readiness, Retry, Routing, Server, SingleFlight,
+    Timeouts,
 };
 pub use self::values::{AccessLog, ListenAddr, Replica, Secret};
 

@@ -1,4 +1,4 @@
-//! Where sessions were last: a bounded memory of their hashed names.
+//! Where sessions were last: a bounded memory of their names, hashed with a number that only this process knows.
 //!
 //! Two halves, young and old. What is used is written into the young half; when that is full, it becomes the old one and
 //! what was old is forgotten. So a session stays known until at least [`HALF`] others were used after it, and nothing is
@@ -7,13 +7,16 @@
 use crate::types::ReplicaId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Sessions in one half: 65,536 in all.
 const HALF: usize = 1 << 15;
 
 /// The last replica of each session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Hints {
+    secret: u64,
     /// Held for a look-up and an insertion.
     halves: Mutex<Halves>,
 }
@@ -24,9 +27,18 @@ struct Halves {
     old: HashMap<u64, ReplicaId>,
 }
 
+impl Default for Hints {
+    /// Nothing known.
+    fn default() -> Self {
+        // from the seed that the standard library draws for its maps
+        Hints { secret: RandomState::new().hash_one(HALF), halves: Mutex::default() }
+    }
+}
+
 impl Hints {
     /// Where the session of this key was last.
     pub fn home(&self, key: u64) -> Option<ReplicaId> {
+        let key = self.hashed(key);
         let mut halves = self.halves.lock();
         if let Some(home) = halves.young.get(&key) {
             return Some(*home);
@@ -38,9 +50,14 @@ impl Hints {
 
     /// A request of the session got its first token at `replica`.
     pub fn remember(&self, key: u64, replica: ReplicaId) {
+        let key = self.hashed(key);
         let mut halves = self.halves.lock();
         halves.old.remove(&key);
         halves.put(key, replica);
+    }
+
+    fn hashed(&self, key: u64) -> u64 {
+        xxh3_64_with_seed(&key.to_le_bytes(), self.secret)
     }
 
     /// Sessions known.

@@ -131,3 +131,6 @@ impl Router {
         Some((leader, Duration::try_from_secs_f64(wait / 1000.0).ok()?))
     }
 }
+
+#[cfg(test)]
+mod tests;

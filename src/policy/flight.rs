@@ -154,9 +154,8 @@ fn joined(mut decision: Decision, leader: ReplicaId) -> Decision {
         if at > 0 {
             decision.reason = Reason::Affinity;
         }
-    } else {
-        // whatever the policy says of it: the others have this to read anew
-        decision.flight = Some(if at == 0 { Flight::Follower } else { Flight::Apart });
+    } else if at > 0 {
+        decision.flight = Some(Flight::Apart);
     }
     decision
 }
@@ -290,7 +289,7 @@ mod tests {
             prop_assert_eq!(ids(&d), ids(&plain));
             prop_assert_eq!(&d, &choose(request, &fleet, &p).unwrap());
             let first = d.ranked[0];
-            if d.flight == Some(Flight::Follower) && first.id != plain.ranked[0].id {
+            if d.flight == Some(Flight::Follower) {
                 prop_assert!(d.ranked.iter().all(|r| pays(&first, r)));
             }
             if mode == FlightMode::Off {

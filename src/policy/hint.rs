@@ -1,9 +1,9 @@
 //! Session hints: a name that a client gives its conversation, or that was derived from its text. Pure.
 //!
 //! The same name goes to the same replica, its *home*, while that is neither overloaded nor gone. What a hint can be
-//! worth is known: at most the time that its home would take to read what the index does not say it holds. Beyond that
-//! load, reading the whole prompt elsewhere is cheaper even if the home holds all of it. This is the *break point*; no
-//! hint overrides it, and what the index knows counts fully besides.
+//! worth is known: at most the time to read, at the home, what the index does not say it holds, and at most the time to
+//! read at the cheapest other replica what that does not hold. Beyond that load going there is cheaper even if the home
+//! holds all of the prompt. This is the *break point*; no hint overrides it, and what the index knows counts fully besides.
 //!
 //! A name that nobody knows begins by *rendezvous*: the replica with the largest hash of (name, replica's name), among
 //! those that are as good as the best. Several routers agree on it, and a replica that comes or goes moves no names but
@@ -76,11 +76,14 @@ pub fn weigh(
         return decision;
     };
     let there = decision.ranked[at];
-    let break_ms = there.price.prefill;
+    let other = decision.ranked.iter().filter(|r| r.id != there.id);
+    let Some(other) = other.min_by(|a, b| a.price.total().total_cmp(&b.price.total())) else { return decision };
+    let break_ms = there.price.prefill.min(other.price.prefill);
+    let is_held = decision.ranked[0].overlap >= request.blocks.max(1);
     let stays = at < ties
         || match params.policy {
-            PolicyKind::Cost => excess_ms(&decision.ranked, &there) < break_ms,
-            PolicyKind::Affinity => wins_with_all(there.id, request, candidates, params),
+            PolicyKind::Cost => there.price.total() - other.price.total() < break_ms,
+            PolicyKind::Affinity => !is_held && wins_with_all(there.id, request, candidates, params),
             PolicyKind::Load | PolicyKind::RoundRobin => false,
         };
     if stays {
@@ -95,17 +98,11 @@ pub fn weigh(
 fn ties(ranked: &[Ranked], policy: PolicyKind) -> usize {
     let Some(first) = ranked.first() else { return 0 };
     let near = |r: &&Ranked| match policy {
-        PolicyKind::Cost => first.score - r.score <= NEAR * first.score.abs(),
+        PolicyKind::Cost => first.score - r.score <= NEAR * first.score.abs() && r.overlap >= first.overlap,
         PolicyKind::Affinity => r.score.total_cmp(&first.score).is_eq() && r.overlap == first.overlap,
         PolicyKind::Load | PolicyKind::RoundRobin => r.score.total_cmp(&first.score).is_eq(),
     };
     ranked.iter().take_while(near).count()
-}
-
-/// What `there` costs more than the cheapest other one, in milliseconds.
-fn excess_ms(ranked: &[Ranked], there: &Ranked) -> f64 {
-    let others = ranked.iter().filter(|r| r.id != there.id).map(|r| r.price.total());
-    there.price.total() - others.fold(f64::INFINITY, f64::min)
 }
 
 /// Whether `home` would be first if it held all of the prompt.
@@ -186,9 +183,13 @@ mod tests {
         let hint = at(4).hint.unwrap();
         assert!(hint.stays && (1500.0..1800.0).contains(&hint.break_ms), "{hint:?}");
         assert!(!at(5).hint.unwrap().stays);
-        // another one holds all of it
-        let d = with(PolicyKind::Cost, NAMED, Some(1), &[candidate(0, 48, 0), candidate(1, 0, 1)]);
-        assert_eq!((d.ranked[0].id.0, d.reason), (0, Reason::Affinity));
+        // another one holds all of it, or three quarters
+        for policy in [PolicyKind::Cost, PolicyKind::Affinity] {
+            let d = with(policy, NAMED, Some(1), &[candidate(0, 48, 0), candidate(1, 0, 0)]);
+            assert_eq!((d.ranked[0].id.0, d.reason), (0, Reason::Affinity), "{policy:?}");
+        }
+        let d = with(PolicyKind::Cost, NAMED, Some(1), &[candidate(0, 36, 0), candidate(1, 36, 1)]);
+        assert!(d.ranked[0].id.0 == 1 && d.hint.unwrap().break_ms < 900.0);
     }
 
     #[test]

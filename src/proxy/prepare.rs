@@ -7,7 +7,7 @@ use crate::api::request;
 use crate::prefix::fingerprint::Chain;
 use bytes::Bytes;
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// How prompts become fingerprints.
 #[derive(Clone, Copy, Debug)]
@@ -18,13 +18,6 @@ pub struct PromptShape {
     pub block_bytes: usize,
     /// How much of a prompt is fingerprinted.
     pub max_prefix_bytes: usize,
-}
-
-impl PromptShape {
-    /// The hash that a session's name is known by; nothing of the name is kept.
-    pub fn session(&self, name: &[u8]) -> u64 {
-        xxh3_64_with_seed(name, self.secret)
-    }
 }
 
 /// What was found in a body.
@@ -40,12 +33,17 @@ pub struct Prepared {
     pub streams: bool,
     /// Whether it asks for one answer, so that what is reported tells of one.
     pub is_single: bool,
-    /// What the client calls its session, hashed under the group secret.
+    /// What the client calls its session; see [`session_key`].
     pub hint: Option<u64>,
     /// What names a conversation by its text although its head changes from turn to turn.
     pub anchor: Option<u64>,
     /// The body to send in place of the one that came.
     pub edited: Option<Bytes>,
+}
+
+/// The hash that a session's name is routed by: the same in every process, so that several routers agree.
+pub(super) fn session_key(name: &[u8]) -> u64 {
+    xxh3_64(name)
 }
 
 /// Reads a body. One that cannot be understood gives nothing: it is routed by load and forwarded as it came.
@@ -62,7 +60,7 @@ pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, strip_over
         chain: prints.map(|p| p.prints.into()),
         streams: request.stream,
         is_single: !request.is_many,
-        hint: request.cache_key.map(|key| shape.session(key.text().as_bytes())),
+        hint: request.cache_key.map(|key| session_key(key.text().as_bytes())),
         anchor: None,
         model: request.model.map(|m| m.text()),
         edited: strip_over.and_then(|over| strip_token_limits(body, &request.limits, over)),
@@ -84,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_known_by_a_hash_under_the_secret() {
+    fn a_session_is_known_by_its_name_whoever_reads_it() {
         let hint = |body: &'static str, secret| {
             let shape = PromptShape { secret, ..SHAPE };
             prepare(Endpoint::Chat, &Bytes::from_static(body.as_bytes()), &shape, None).hint
@@ -92,7 +90,7 @@ mod tests {
         let of = |body| hint(body, 1);
         assert_eq!(of(r#"{"prompt_cache_key":"a"}"#), of(r#"{"n":1,"prompt_cache_key":"\u0061"}"#));
         assert_ne!(of(r#"{"prompt_cache_key":"a"}"#), of(r#"{"prompt_cache_key":"b"}"#));
-        assert_ne!(of(r#"{"prompt_cache_key":"a"}"#), hint(r#"{"prompt_cache_key":"a"}"#, 2));
+        assert_eq!(of(r#"{"prompt_cache_key":"a"}"#), hint(r#"{"prompt_cache_key":"a"}"#, 2));
         assert_eq!((of("{}"), of(r#"{"prompt_cache_key":7}"#)), (None, None));
     }
 

@@ -2,7 +2,7 @@
 
 use super::body::{BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
-use super::prepare::prepare;
+use super::prepare::{prepare, session_key};
 use super::{Proxy, body, respond};
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
@@ -70,7 +70,7 @@ impl Proxy {
     /// for many.
     fn session_name(&self, head: &RequestHeader) -> Option<u64> {
         let value = self.settings.session_headers.iter().find_map(|name| head.headers.get(name))?;
-        (!value.is_empty()).then(|| self.settings.shape.session(value.as_bytes()))
+        (!value.is_empty()).then(|| session_key(value.as_bytes()))
     }
 
     fn understand(&self, ctx: &mut Context) -> Result<()> {

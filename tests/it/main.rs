@@ -5,11 +5,13 @@
 mod bodies;
 mod chaos;
 mod failover;
+mod flight;
 mod health;
 mod leaving;
 mod oddities;
 mod relaying;
 mod routing;
+mod sessions;
 mod starting;
 mod support;
 mod tidy;
