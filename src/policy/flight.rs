@@ -95,9 +95,9 @@ pub fn choose(request: RouteRequest, candidates: &[Candidate], params: &Params) 
     let flight = params.flight;
     let leader = leader(candidates, flight.min_blocks).filter(|_| looks_at_prefixes(params.policy));
     match flight.mode {
-        FlightMode::Off => select(request, &read_only(candidates), params),
+        FlightMode::Off => select(request, &as_counted(candidates, flight.mode), params),
         FlightMode::Shadow => {
-            let mut decision = select(request, &read_only(candidates), params)?;
+            let mut decision = select(request, &as_counted(candidates, flight.mode), params)?;
             if let Some(leader) = leader {
                 let together = joined(select(request, candidates, params)?, leader);
                 let moves = together.ranked.first().map(|r| r.id) != decision.ranked.first().map(|r| r.id);
@@ -166,8 +166,16 @@ fn pays(there: &Ranked, other: &Ranked) -> bool {
     there.price.total() <= other.price.total() + TWICE * twice
 }
 
-fn read_only(candidates: &[Candidate]) -> SmallVec<[Candidate; 8]> {
-    candidates.iter().map(|c| Candidate { overlap: c.confirmed, ..*c }).collect()
+/// The blocks of a prompt that count as held by a candidate.
+pub fn counted(c: &Candidate, mode: FlightMode) -> u32 {
+    match mode {
+        FlightMode::Off | FlightMode::Shadow => c.confirmed,
+        FlightMode::Colocate | FlightMode::Hold => c.overlap,
+    }
+}
+
+fn as_counted(candidates: &[Candidate], mode: FlightMode) -> SmallVec<[Candidate; 8]> {
+    candidates.iter().map(|c| Candidate { overlap: counted(c, mode), ..*c }).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //! those that are as good as the best. Several routers agree on it, and a replica that comes or goes moves no names but
 //! those that it gets or had. It decides between equals only: load is never overridden by it.
 
-use super::flight::Flight;
+use super::flight::{Flight, counted};
 use super::select::{Candidate, Decision, Params, Ranked, Reason, RouteRequest, select};
 use crate::types::{PolicyKind, ReplicaId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -108,7 +108,8 @@ fn ties(ranked: &[Ranked], policy: PolicyKind) -> usize {
 /// Whether `home` would be first if it held all of the prompt.
 fn wins_with_all(home: ReplicaId, request: RouteRequest, candidates: &[Candidate], params: &Params) -> bool {
     let whole = request.blocks.max(1);
-    let with_all = |c: &Candidate| Candidate { overlap: if c.id == home { whole } else { c.overlap }, ..*c };
+    let mode = params.flight.mode;
+    let with_all = |c: &Candidate| Candidate { overlap: if c.id == home { whole } else { counted(c, mode) }, ..*c };
     let supposed: smallvec::SmallVec<[Candidate; 8]> = candidates.iter().map(with_all).collect();
     select(request, &supposed, params).and_then(|d| d.ranked.first().map(|r| r.id)) == Some(home)
 }

@@ -69,8 +69,8 @@ impl Proxy {
     /// What the client calls its session in a header: more of a session's name than a key in the body, which may stand
     /// for many.
     fn session_name(&self, head: &RequestHeader) -> Option<u64> {
-        let value = self.settings.session_headers.iter().find_map(|name| head.headers.get(name))?;
-        (!value.is_empty()).then(|| session_key(value.as_bytes()))
+        let value = |name| head.headers.get(name).filter(|value| !value.is_empty());
+        self.settings.session_headers.iter().find_map(value).map(|value| session_key(value.as_bytes()))
     }
 
     fn understand(&self, ctx: &mut Context) -> Result<()> {

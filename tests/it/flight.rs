@@ -97,7 +97,7 @@ async fn an_overloaded_leader_is_not_joined() {
     let (engines, ramjet) = fleet("routing: { policy: cost }").await;
     let (leader, followers) = burst(&ramjet, &engines, "prefill", 0).await;
     let home = seen(&engines).iter().position(|n| *n == 1).unwrap();
-    // other prompts queue up everywhere: most where the leader is not would be wrong
+    // they join one after another, until one finds that it waits less elsewhere
     let mut others = Vec::new();
     for number in 0..200 {
         if total(&engines) - seen(&engines)[home] > 0 {

@@ -94,12 +94,13 @@ async fn whatever_leaders_do_every_follower_goes_on_and_nothing_is_left() {
         let policy = [PolicyKind::Cost, PolicyKind::Affinity][round % 2];
         let router = router(policy, 3).await;
         let tasks: Vec<_> = (0..40)
-            .map(|n| {
+            .zip(0usize..)
+            .map(|(n, turn)| {
                 let (router, text) = (router.clone(), n % 3);
-                let fate = [Fate::Fails, Fate::Reads, Fate::Moves, Fate::Fails][(n as usize * 7 + round) % 4];
+                let fate = [Fate::Fails, Fate::Reads, Fate::Moves, Fate::Fails][(turn * 7 + round) % 4];
                 let task = tokio::spawn(async move { play(&router, chain(text, n), fate).await });
                 // a few clients leave, at whatever moment
-                if (n as usize + round) % 5 == 0 {
+                if (turn + round).is_multiple_of(5) {
                     task.abort();
                 }
                 task
