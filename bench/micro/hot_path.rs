@@ -20,6 +20,7 @@ use ramjet::policy::flight::FlightParams;
 use ramjet::policy::health::Thresholds;
 use ramjet::policy::score::{AffinityParams, LoadParams};
 use ramjet::policy::select::Params;
+use ramjet::prefix::residency::Size;
 use ramjet::proxy::{PromptShape, prepare};
 use ramjet::types::{Basis, PolicyKind, ReplicaId};
 use std::fmt::Write;
@@ -80,6 +81,11 @@ fn fleet(replicas: u16) -> (Arc<Fleet>, Router) {
     (fleet.clone(), Router::new(fleet, balancer))
 }
 
+/// The size of a prompt in the middle of what models make of text.
+fn size_of(chain: &[u64]) -> Size {
+    Size { prompt: chain.len() as f64 * 512.0, block: 512.0 }
+}
+
 /// A fully warm prompt: every replica holds a shared head, a few hold more, one holds all of it.
 fn decide(c: &mut Criterion) {
     let mut group = c.benchmark_group("decision");
@@ -90,7 +96,7 @@ fn decide(c: &mut Criterion) {
             let chain = prepare(Endpoint::Chat, &body, &SHAPE, None).chain.expect("a chat body");
             for n in 0..replicas {
                 let held: Arc<[u64]> = chain[..chain.len() * usize::from(1 + n % 8) / 8].into();
-                ClaimGuard::new(&fleet, &held, ReplicaId(n)).confirm();
+                ClaimGuard::new(&fleet, &held, size_of(&held), ReplicaId(n)).confirm();
             }
             let bytes = body.len() as u64;
             let prompt = Prompt {
@@ -122,7 +128,7 @@ fn claim(c: &mut Criterion) {
                 next.push(n);
                 Arc::<[u64]>::from(next)
             },
-            |chain| ClaimGuard::new(&fleet, &chain, ReplicaId(3)).confirm(),
+            |chain| ClaimGuard::new(&fleet, &chain, size_of(&chain), ReplicaId(3)).confirm(),
             BatchSize::SmallInput,
         );
     });

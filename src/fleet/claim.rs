@@ -4,7 +4,7 @@
 use super::Fleet;
 use super::landing::Landing;
 use crate::policy::hint::Hint;
-use crate::prefix::residency::Claim;
+use crate::prefix::residency::{Belief, Claim, Size};
 use crate::types::ReplicaId;
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ pub struct ClaimGuard {
     fleet: Arc<Fleet>,
     replica: ReplicaId,
     claim: Option<Claim>,
-    confirmed_before: u32,
+    belief: Belief,
     /// The session that finds its home here.
     session: Option<Hint>,
 }
 
 impl ClaimGuard {
     /// Claims `chain` for `replica`.
-    pub fn new(fleet: &Arc<Fleet>, chain: &Arc<[u64]>, replica: ReplicaId) -> Self {
-        let claim = (!chain.is_empty()).then(|| fleet.residency.write().claim(chain, replica));
-        let confirmed_before = claim.map_or(0, Claim::confirmed_before);
-        ClaimGuard { fleet: fleet.clone(), replica, claim, confirmed_before, session: None }
+    pub fn new(fleet: &Arc<Fleet>, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> Self {
+        let claimed = (!chain.is_empty()).then(|| fleet.residency.write().claim(chain, size, replica));
+        let (claim, belief) = claimed.unzip();
+        ClaimGuard { fleet: fleet.clone(), replica, claim, belief: belief.unwrap_or_default(), session: None }
     }
 
     /// Remembers this replica as the home of `session`, once the prompt is read.
@@ -43,9 +43,9 @@ impl ClaimGuard {
         self
     }
 
-    /// Leading blocks that the replica held before; see [`Claim::confirmed_before`].
-    pub fn confirmed_before(&self) -> u32 {
-        self.confirmed_before
+    /// What was believed when it was claimed.
+    pub fn belief(&self) -> &Belief {
+        &self.belief
     }
 
     /// The engine has generated: the prompt is held.

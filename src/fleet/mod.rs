@@ -20,9 +20,9 @@ pub mod reservation;
 pub mod router;
 pub mod selection;
 
-use crate::policy::cost::Tokens;
+use crate::policy::cost::{Prospect, Tokens};
 use crate::policy::select::{Candidate, Params};
-use crate::prefix::residency::Residency;
+use crate::prefix::residency::{Belief, Residency, Served};
 use crate::types::ReplicaId;
 use clock::Clock;
 use hints::Hints;
@@ -30,6 +30,7 @@ use landing::Landings;
 use models::Models;
 use parking_lot::RwLock;
 use replica::{Replica, ReplicaSpec};
+use selection::RouteKey;
 use std::sync::Arc;
 
 /// The replicas of this process and what is believed of them.
@@ -104,14 +105,6 @@ impl Fleet {
         Tokens { prompt: in_tokens(bytes), block, output: rates.output }
     }
 
-    /// Blocks of overlap in tokens of `model`.
-    pub fn tokens_of_blocks(&self, blocks: u32, model: Option<&str>) -> u64 {
-        let tokens = f64::from(blocks) * self.tokens(0, model).block;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive count of tokens")]
-        let tokens = tokens as u64;
-        tokens
-    }
-
     /// The fleet in one word.
     pub fn health(&self) -> FleetHealth {
         match self.replicas.iter().filter(|r| r.is_healthy()).count() {
@@ -137,8 +130,8 @@ impl Fleet {
     }
 
     /// An answer told how many tokens came from the cache; see [`Residency::report`].
-    pub fn report(&self, chain: &[u64], id: ReplicaId, predicted: u32, cached: u64) {
-        if self.residency.write().report(chain, id, predicted, cached) {
+    pub fn report(&self, chain: &[u64], id: ReplicaId, belief: &Belief, served: Served) {
+        if self.residency.write().report(chain, id, belief, served) {
             let name = self.replica(id).map_or("", |r| r.name());
             log::warn!("replica {name} has lost its prefix cache: what it held is forgotten");
         }
@@ -160,25 +153,25 @@ impl Fleet {
         &self,
         pool: impl Iterator<Item = &'a Arc<Replica>>,
         chain: &[u64],
-        model: Option<&str>,
+        key: &RouteKey<'_>,
     ) -> smallvec::SmallVec<[Candidate; 8]> {
         let mut overlaps: smallvec::SmallVec<[u32; 64]> = smallvec::smallvec![0; self.replicas.len()];
-        let mut confirmed = overlaps.clone();
+        let residency = self.residency.read();
         if !chain.is_empty() {
-            let residency = self.residency.read();
-            residency.walk(chain, &mut overlaps);
-            confirmed.copy_from_slice(&overlaps);
-            residency.confirmed(chain, &mut confirmed);
+            residency.walk(chain, key.request.tokens.block, &mut overlaps);
         }
+        let mut confirmed = overlaps.clone();
+        residency.confirmed(chain, &mut confirmed);
         let now = self.clock.now();
-        pool.filter(|r| r.serves(model))
+        pool.filter(|r| r.serves(key.model))
             .map(|r| Candidate {
                 id: r.id,
                 healthy: r.is_healthy(),
                 overlap: overlaps[r.id.index()],
                 confirmed: confirmed[r.id.index()],
+                tail: residency.tail(chain, overlaps[r.id.index()], r.id),
                 load: r.load(),
-                prospect: r.prospect(now),
+                prospect: Prospect { returning: residency.returning(r.id), ..r.prospect(now) },
             })
             .collect()
     }

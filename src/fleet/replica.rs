@@ -130,9 +130,7 @@ impl Replica {
     /// The work and the rates here, `now` being milliseconds on the fleet's clock.
     pub fn prospect(&self, now: f64) -> Prospect {
         let work = self.work.lock();
-        #[expect(clippy::cast_precision_loss, reason = "requests at one replica are few")]
-        let requests = work.backlog.requests() as f64;
-        Prospect { rates: work.rates, queue_ms: work.backlog.remaining_ms(now), requests }
+        work.backlog.prospect(work.rates, now)
     }
 
     /// Requests here.

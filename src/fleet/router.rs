@@ -9,6 +9,7 @@ use crate::policy::cost::Tokens;
 use crate::policy::flight::hold_ms;
 use crate::policy::hint::Hint;
 use crate::policy::select::{Decision, Ranked, RouteRequest};
+use crate::prefix::residency::Size;
 use crate::types::{FlightMode, ReplicaId};
 use parking_lot::Mutex;
 use pingora_load_balancing::LoadBalancer;
@@ -107,7 +108,9 @@ impl Router {
 
     /// Claims a prompt's prefix on a replica.
     pub fn claim(&self, replica: ReplicaId, prompt: Prompt<'_>) -> ClaimGuard {
-        let claim = ClaimGuard::new(&self.fleet, prompt.chain, replica).of_session(prompt.session);
+        let tokens = self.fleet.tokens(prompt.prompt_bytes, prompt.model);
+        let size = Size { prompt: tokens.prompt, block: tokens.block };
+        let claim = ClaimGuard::new(&self.fleet, prompt.chain, size, replica).of_session(prompt.session);
         match self.fleet.params().flight.mode {
             FlightMode::Hold => claim.announced(prompt.streams),
             _ => claim,

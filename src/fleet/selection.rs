@@ -148,7 +148,7 @@ impl CacheAware {
         let (mut key, chain) = decode(key)?;
         let bytes = if chain.is_empty() { key.request.body_bytes } else { key.request.prompt_bytes };
         key.request.tokens = fleet.tokens(bytes, key.model);
-        let candidates = fleet.candidates(self.members.iter().map(|(_, replica)| replica), &chain, key.model);
+        let candidates = fleet.candidates(self.members.iter().map(|(_, replica)| replica), &chain, &key);
         let decision = choose(key.request, &candidates, fleet.params())?;
         let Some(session) = key.session else { return Some(decision) };
         let named = |id| fleet.replica(id).map_or(0, |r| r.name_hash);

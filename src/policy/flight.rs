@@ -166,21 +166,24 @@ fn pays(there: &Ranked, other: &Ranked) -> bool {
     there.price.total() <= other.price.total() + TWICE * twice
 }
 
-/// The blocks of a prompt that count as held by a candidate.
-pub fn counted(c: &Candidate, mode: FlightMode) -> u32 {
+/// A candidate with what counts as held by it.
+pub fn counted(c: &Candidate, mode: FlightMode) -> Candidate {
     match mode {
-        FlightMode::Off | FlightMode::Shadow => c.confirmed,
-        FlightMode::Colocate | FlightMode::Hold => c.overlap,
+        FlightMode::Off | FlightMode::Shadow if c.confirmed < c.overlap => {
+            Candidate { overlap: c.confirmed, tail: 0.0, ..*c }
+        }
+        _ => *c,
     }
 }
 
 fn as_counted(candidates: &[Candidate], mode: FlightMode) -> SmallVec<[Candidate; 8]> {
-    candidates.iter().map(|c| Candidate { overlap: counted(c, mode), ..*c }).collect()
+    candidates.iter().map(|c| counted(c, mode)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::backlog::Backlog;
     use crate::policy::cost::{Prospect, Tokens};
     use crate::policy::estimate::START;
     use crate::policy::score::{AffinityParams, LoadParams};
@@ -206,8 +209,9 @@ mod tests {
 
     fn candidate(id: u16, overlap: u32, confirmed: u32, load: u32) -> Candidate {
         let queue_ms = f64::from(overlap - confirmed) * 65.0;
-        let prospect = Prospect { rates: START, queue_ms, requests: f64::from(load.min(1)) };
-        Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed, load, prospect }
+        let idle = Backlog::default().prospect(START, 0.0);
+        let prospect = Prospect { queue_ms, waiting: f64::from(load.min(1)), ..idle };
+        Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed, tail: 0.0, load, prospect }
     }
 
     /// Replica 1 reads 96 blocks for another request.

@@ -109,7 +109,10 @@ fn ties(ranked: &[Ranked], policy: PolicyKind) -> usize {
 fn wins_with_all(home: ReplicaId, request: RouteRequest, candidates: &[Candidate], params: &Params) -> bool {
     let whole = request.blocks.max(1);
     let mode = params.flight.mode;
-    let with_all = |c: &Candidate| Candidate { overlap: if c.id == home { whole } else { counted(c, mode) }, ..*c };
+    let with_all = |c: &Candidate| match c.id == home {
+        true => Candidate { overlap: whole, tail: 0.0, ..*c },
+        false => counted(c, mode),
+    };
     let supposed: smallvec::SmallVec<[Candidate; 8]> = candidates.iter().map(with_all).collect();
     select(request, &supposed, params).and_then(|d| d.ranked.first().map(|r| r.id)) == Some(home)
 }
@@ -117,6 +120,7 @@ fn wins_with_all(home: ReplicaId, request: RouteRequest, candidates: &[Candidate
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::backlog::Backlog;
     use crate::policy::cost::{Prospect, Tokens};
     use crate::policy::estimate::START;
     use crate::policy::flight::FlightParams;
@@ -143,8 +147,8 @@ mod tests {
     }
 
     fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
-        let prospect = Prospect { rates: START, queue_ms: f64::from(load) * 800.0, requests: 0.0 };
-        Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, load, prospect }
+        let prospect = Prospect { queue_ms: f64::from(load) * 800.0, ..Backlog::default().prospect(START, 0.0) };
+        Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, tail: 0.0, load, prospect }
     }
 
     fn with(policy: PolicyKind, hint: Hint, home: Option<u16>, fleet: &[Candidate]) -> Decision {

@@ -7,6 +7,7 @@ pub mod backlog;
 pub mod cost;
 pub mod estimate;
 pub mod flight;
+pub mod flow;
 pub mod health;
 pub mod hint;
 pub mod retry;

@@ -19,6 +19,8 @@ pub struct Candidate {
     pub overlap: u32,
     /// Those that it has read.
     pub confirmed: u32,
+    /// Tokens that it holds after those.
+    pub tail: f64,
     /// Units reserved there.
     pub load: u32,
     /// The work and the rates there.
@@ -81,6 +83,8 @@ pub struct Ranked {
     pub id: ReplicaId,
     /// Blocks of the prompt that it holds.
     pub overlap: u32,
+    /// Tokens of the prompt that it holds, as far as sizes in tokens are known.
+    pub held: f64,
     /// `A(r)` in blocks; 0 where the policy does not look at overlap.
     pub credit: u32,
     /// Units reserved there at the time of the choice.
@@ -157,7 +161,7 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
 
 fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> Ranked {
     let mut credit = 0;
-    let price = price(request.tokens, c.overlap, &c.prospect);
+    let price = price(request.tokens, c.overlap, c.tail, &c.prospect);
     let score = match params.policy {
         PolicyKind::Cost => -price.total(),
         PolicyKind::Affinity => {
@@ -168,7 +172,8 @@ fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> R
         PolicyKind::RoundRobin => 0.0,
     };
     let units = params.load.units(request.body_bytes, request.prompt_bytes, c.overlap);
-    Ranked { id: c.id, overlap: c.overlap, credit, load: c.load, score, price, units }
+    let (held, _) = request.tokens.split(c.overlap, c.tail);
+    Ranked { id: c.id, overlap: c.overlap, held, credit, load: c.load, score, price, units }
 }
 
 /// Higher scores first; equal ones by the deeper overlap, where the policy looks at overlap at all.

@@ -7,6 +7,7 @@ use super::headers::{drop_hop_by_hop, suit_version};
 use crate::api::answer::{StreamReader, Usage, WholeReader};
 use crate::fleet::reservation::Reported;
 use crate::policy::retry::Failure;
+use crate::prefix::residency::Served;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{StatusCode, Version};
@@ -117,6 +118,12 @@ impl Proxy {
     }
 
     /// What a good answer tells of its replica and its model.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "tokens of a request fit a float and are not negative"
+    )]
     fn learn(&self, ctx: &mut Context) {
         // several answers in one report several times what one takes
         let teaches = ctx.relay.good && !ctx.relay.broken && ctx.prompt.is_single;
@@ -128,10 +135,12 @@ impl Proxy {
         // without a word on the cache, what was new cannot be told from what was held
         let Some(cached) = cached else { return };
         attempt.reservation.learn(Reported { new: prompt.saturating_sub(cached), cached, output: completion });
+        let [whole, held, made] = [prompt, cached, completion.unwrap_or_default()].map(|n| n as f64);
+        let served = Served { prompt: whole, cached: held, output: made };
         if let Some(chosen) = ctx.route.as_ref().and_then(|r| r.decision.ranked.get(r.position)) {
-            self.metrics.predicted(fleet.tokens_of_blocks(chosen.overlap, model).min(prompt));
+            self.metrics.predicted((chosen.held as u64).min(prompt));
             if let Some(chain) = &ctx.prompt.chain {
-                fleet.report(chain, chosen.id, attempt.claim.confirmed_before(), cached);
+                fleet.report(chain, chosen.id, attempt.claim.belief(), served);
             }
         }
     }

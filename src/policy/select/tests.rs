@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::policy::estimate::START;
+use crate::policy::flow::Coming;
 use crate::types::Basis;
 use proptest::prelude::*;
 
@@ -17,8 +18,16 @@ fn params(policy: PolicyKind, basis: Basis) -> Params {
 }
 
 fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
-    let prospect = Prospect { rates: START, queue_ms: f64::from(load) * 100.0, requests: f64::from(load) };
-    Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, load, prospect }
+    let n = f64::from(load);
+    let prospect = Prospect {
+        rates: START,
+        queue_ms: n * 100.0,
+        waiting: n,
+        decoding: 0.0,
+        coming: Coming::default(),
+        returning: 0.0,
+    };
+    Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, tail: 0.0, load, prospect }
 }
 
 fn winner(candidates: &[Candidate], params: &Params, salt: u64) -> (u16, Reason) {
