@@ -201,3 +201,80 @@ impl LruModel {
 fn not_later(a: Stamp, b: Stamp) -> bool {
     b.wrapping_sub(a) < Stamp::MAX / 2
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BLOCK: f64 = 16.0;
+
+    fn run(end: u32, used: Stamp) -> Marks {
+        [Mark { end, used, own: true }].into_iter().collect()
+    }
+
+    proptest! {
+        /// Sessions of their own sizes, in any order, against an LRU cache of whole blocks.
+        #[test]
+        fn with_a_known_capacity_it_is_the_cache(turns in prop::collection::vec(0usize..6, 1..80), sizes in prop::array::uniform6(1u32..40), first in any::<Stamp>()) {
+            let capacity = 60u16;
+            let mut model = LruModel::new(Some(f64::from(capacity) * BLOCK));
+            let mut last = [None; 6];
+            let mut cache: Vec<(usize, u32)> = Vec::new();
+            for (n, session) in (0..).zip(turns) {
+                let (size, now) = (sizes[session], first.wrapping_add(n));
+                let held = cache.iter().filter(|(s, _)| *s == session).count();
+                cache.retain(|(s, _)| *s != session);
+                cache.extend((0..size).rev().map(|depth| (session, depth)));
+                cache.drain(..cache.len().saturating_sub(usize::from(capacity)));
+                let runs = last[session].map(|used| run(size, used)).unwrap_or_default();
+                let known = if runs.is_empty() { 0 } else { size };
+                prop_assert_eq!(model.held(&runs, known, BLOCK) as usize, held);
+                model.touch(now, &runs, known, BLOCK, f64::from(size) * BLOCK);
+                last[session] = Some(now);
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_log_is_thinned_and_still_tells_old_from_new() {
+        let mut model = LruModel::new(None);
+        for now in 0..3 * LOG as Stamp {
+            model.touch(now, &Marks::new(), 0, BLOCK, 100.0);
+        }
+        assert!(model.log.len() <= LOG);
+        let at = |used| model.distance(used, f64::MAX);
+        assert_eq!(at(0), 300.0 * LOG as f64);
+        assert!(at(3 * LOG as Stamp - 100) < at(LOG as Stamp) && at(LOG as Stamp) < at(10));
+    }
+
+    #[test]
+    fn a_capacity_is_learned_from_both_sides_and_an_emptied_cache_does_not_count() {
+        let mut model = LruModel::new(None);
+        for now in 0..100 {
+            model.touch(now, &Marks::new(), 0, BLOCK, 100.0);
+        }
+        for _ in 0..10 {
+            model.was_evicted(10, 4000.0);
+        }
+        assert_eq!((model.keeps, model.floor), (4000.0, Some(9)));
+        model.was_kept(5, 5000.0);
+        assert_eq!((model.keeps, model.floor), (5000.0, Some(4)));
+        model.was_evicted(50, 300.0);
+        assert_eq!((model.keeps, model.floor), (5000.0, Some(49)));
+    }
+
+    #[test]
+    fn what_returns_is_seen_and_forgotten() {
+        let mut model = LruModel::new(None);
+        assert_eq!(model.returning(), 0.0);
+        for _ in 0..100 {
+            model.has_read(1000.0, 900.0);
+        }
+        assert!((model.returning() - 0.9).abs() < 1e-9);
+        for _ in 0..300 {
+            model.has_read(1000.0, 0.0);
+        }
+        assert!(model.returning() < 0.01);
+    }
+}
