@@ -14,7 +14,7 @@ use ramjet::api::endpoint::Endpoint;
 use ramjet::engine::discovery::Configured;
 use ramjet::fleet::Fleet;
 use ramjet::fleet::claim::ClaimGuard;
-use ramjet::fleet::replica::ReplicaSpec;
+use ramjet::fleet::replica::{ReplicaSpec, Role};
 use ramjet::fleet::router::{Prompt, Router};
 use ramjet::policy::flight::FlightParams;
 use ramjet::policy::health::Thresholds;
@@ -26,6 +26,9 @@ use ramjet::types::{Basis, PolicyKind, ReplicaId};
 use std::fmt::Write;
 use std::hint::black_box;
 use std::sync::Arc;
+
+/// A prompt of 1 MiB.
+const SIZE: Size = Size { prompt: 262_144.0, block: 512.0 };
 
 const SHAPE: PromptShape = PromptShape { secret: 7, block_bytes: 2048, max_prefix_bytes: 2 << 20 };
 
@@ -65,6 +68,7 @@ fn fleet(replicas: u16) -> (Arc<Fleet>, Router) {
         authority: HeaderValue::from_static("r"),
         models: vec![],
         authorization: None,
+        role: Role::default(),
     };
     let params = Params {
         policy: PolicyKind::Affinity,
@@ -81,11 +85,6 @@ fn fleet(replicas: u16) -> (Arc<Fleet>, Router) {
     (fleet.clone(), Router::new(fleet, balancer))
 }
 
-/// The size of a prompt in the middle of what models make of text.
-fn size_of(chain: &[u64]) -> Size {
-    Size { prompt: chain.len() as f64 * 512.0, block: 512.0 }
-}
-
 /// A fully warm prompt: every replica holds a shared head, a few hold more, one holds all of it.
 fn decide(c: &mut Criterion) {
     let mut group = c.benchmark_group("decision");
@@ -96,7 +95,7 @@ fn decide(c: &mut Criterion) {
             let chain = prepare(Endpoint::Chat, &body, &SHAPE, None).chain.expect("a chat body");
             for n in 0..replicas {
                 let held: Arc<[u64]> = chain[..chain.len() * usize::from(1 + n % 8) / 8].into();
-                ClaimGuard::new(&fleet, &held, size_of(&held), ReplicaId(n)).confirm();
+                ClaimGuard::new(&fleet, &held, SIZE, ReplicaId(n)).confirm();
             }
             let bytes = body.len() as u64;
             let prompt = Prompt {
@@ -128,7 +127,7 @@ fn claim(c: &mut Criterion) {
                 next.push(n);
                 Arc::<[u64]>::from(next)
             },
-            |chain| ClaimGuard::new(&fleet, &chain, size_of(&chain), ReplicaId(3)).confirm(),
+            |chain| ClaimGuard::new(&fleet, &chain, SIZE, ReplicaId(3)).confirm(),
             BatchSize::SmallInput,
         );
     });

@@ -34,10 +34,10 @@ use std::sync::Arc;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::reference::reference;
 pub use self::table::{
-    Affinity, Compat, Config, Fleet, Health, Limits, Listen, Log, Readiness, Retry, Routing, Server, SingleFlight,
-    Timeouts,
+    Affinity, Compat, Config, Fleet, Health, Limits, Listen, Log, LongPrompt, Readiness, Retry, Routing, Server,
+    SingleFlight, SlowStart, Timeouts,
 };
-pub use self::values::{AccessLog, ListenAddr, Replica, Secret};
+pub use self::values::{AccessLog, Lane, ListenAddr, Replica, Secret};
 
 use self::node::Node;
 use self::reader::Reader;

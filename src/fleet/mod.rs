@@ -21,7 +21,11 @@ pub mod router;
 pub mod selection;
 
 use crate::policy::cost::{Prospect, Tokens};
-use crate::policy::select::{Candidate, Params};
+use crate::policy::flight;
+use crate::policy::hint::{self, Hint};
+use crate::policy::lane::{self, Lane};
+use crate::policy::select::{Candidate, Decision, Params, RouteRequest};
+use crate::policy::slow_start;
 use crate::prefix::residency::{Belief, Residency, Served};
 use crate::types::ReplicaId;
 use clock::Clock;
@@ -30,19 +34,31 @@ use landing::Landings;
 use models::Models;
 use parking_lot::RwLock;
 use replica::{Replica, ReplicaSpec};
-use selection::RouteKey;
+use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The replicas of this process and what is believed of them.
 #[derive(Debug)]
 pub struct Fleet {
     replicas: Vec<Arc<Replica>>,
+    has_ranks: bool,
     residency: RwLock<Residency>,
     models: Models,
     hints: Hints,
     landings: Landings,
     clock: Clock,
     params: Params,
+    rules: Rules,
+}
+
+/// What shapes a choice besides the policy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// The lane for long prompts, unless it is off.
+    pub lane: Option<Lane>,
+    /// For how long a replica that has come back counts as busier than it is.
+    pub slow_start: Duration,
 }
 
 /// The state of the fleet in one word.
@@ -59,8 +75,10 @@ pub enum FleetHealth {
 impl Fleet {
     /// A fleet whose prefix index uses at most `index_bytes`.
     pub fn new(specs: Vec<ReplicaSpec>, params: Params, index_bytes: usize) -> Self {
-        let replicas = (0u16..).zip(specs).map(|(slot, spec)| Arc::new(Replica::new(ReplicaId(slot), spec))).collect();
+        let replica = |(slot, spec)| Arc::new(Replica::new(ReplicaId(slot), spec));
+        let replicas: Vec<_> = (0u16..).zip(specs).map(replica).collect();
         Fleet {
+            has_ranks: replicas.iter().any(|r| r.spec.role.rank.is_some()),
             replicas,
             residency: RwLock::new(Residency::new(index_bytes)),
             models: Models::default(),
@@ -68,7 +86,14 @@ impl Fleet {
             landings: Landings::default(),
             clock: Clock::default(),
             params,
+            rules: Rules::default(),
         }
+    }
+
+    /// The same fleet under `rules`; without, there is no lane and no slow start.
+    #[must_use]
+    pub fn under(self, rules: Rules) -> Self {
+        Fleet { rules, ..self }
     }
 
     /// All replicas, in the order of their slots.
@@ -131,9 +156,12 @@ impl Fleet {
 
     /// An answer told how many tokens came from the cache; see [`Residency::report`].
     pub fn report(&self, chain: &[u64], id: ReplicaId, belief: &Belief, served: Served) {
-        if self.residency.write().report(chain, id, belief, served) {
-            let name = self.replica(id).map_or("", |r| r.name());
-            log::warn!("replica {name} has lost its prefix cache: what it held is forgotten");
+        if !self.residency.write().report(chain, id, belief, served) {
+            return;
+        }
+        if let Some(replica) = self.replica(id) {
+            replica.begin_anew(self.clock.now());
+            log::warn!("replica {} has lost its prefix cache: what it held is forgotten", replica.name());
         }
     }
 
@@ -148,31 +176,127 @@ impl Fleet {
         (residency.bytes(), residency.blocks())
     }
 
+    /// Whether any replica is one of several data-parallel ranks.
+    pub fn has_ranks(&self) -> bool {
+        self.has_ranks
+    }
+
+    /// The node of each place of a ranking.
+    pub fn nodes(&self, decision: &Decision) -> SmallVec<[&str; 8]> {
+        decision.ranked.iter().map(|r| self.replica(r.id).map_or("", |r| &r.spec.role.node)).collect()
+    }
+
+    /// Chooses among `pool` under the policy and the rules.
+    fn choose<'a>(
+        &self,
+        pool: impl Iterator<Item = &'a Arc<Replica>>,
+        request: RouteRequest,
+        chain: &[u64],
+        (model, session): (Option<&str>, Option<Hint>),
+    ) -> Option<Decision> {
+        let candidates = self.candidates(pool, chain, &request, model);
+        let in_lane = |id| self.replica(id).is_some_and(|r| r.spec.role.in_lane);
+        let lane = self.rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
+        let session = session.map(|session| (session, self.hints.home(session.key)));
+        let named = |id| self.replica(id).map_or(0, |r| r.name_hash);
+        lane::choose(request, &candidates, &self.params, lane, |group| {
+            let decision = flight::choose(request, group, &self.params)?;
+            Some(match session {
+                Some(hint) => hint::weigh(decision, hint, (request, group), &self.params, named),
+                None => decision,
+            })
+        })
+    }
+
     /// The candidates among `pool` for a prompt.
     fn candidates<'a>(
         &self,
         pool: impl Iterator<Item = &'a Arc<Replica>>,
         chain: &[u64],
-        key: &RouteKey<'_>,
-    ) -> smallvec::SmallVec<[Candidate; 8]> {
-        let mut overlaps: smallvec::SmallVec<[u32; 64]> = smallvec::smallvec![0; self.replicas.len()];
+        request: &RouteRequest,
+        model: Option<&str>,
+    ) -> SmallVec<[Candidate; 8]> {
+        let mut overlaps: SmallVec<[u32; 64]> = smallvec::smallvec![0; self.replicas.len()];
         let residency = self.residency.read();
         if !chain.is_empty() {
-            residency.walk(chain, key.request.tokens.block, &mut overlaps);
+            residency.walk(chain, request.tokens.block, &mut overlaps);
         }
         let mut confirmed = overlaps.clone();
         residency.confirmed(chain, &mut confirmed);
         let now = self.clock.now();
-        pool.filter(|r| r.serves(key.model))
-            .map(|r| Candidate {
-                id: r.id,
-                healthy: r.is_healthy(),
-                overlap: overlaps[r.id.index()],
-                confirmed: confirmed[r.id.index()],
-                tail: residency.tail(chain, overlaps[r.id.index()], r.id),
-                load: r.load(),
-                prospect: Prospect { returning: residency.returning(r.id), ..r.prospect(now) },
-            })
-            .collect()
+        let window = self.rules.slow_start.as_secs_f64() * 1000.0;
+        let candidate = |r: &Replica| Candidate {
+            id: r.id,
+            healthy: r.is_healthy(),
+            overlap: overlaps[r.id.index()],
+            confirmed: confirmed[r.id.index()],
+            tail: residency.tail(chain, overlaps[r.id.index()], r.id),
+            load: r.load(),
+            prospect: Prospect { returning: residency.returning(r.id), ..r.prospect(now) },
+        };
+        let (mut candidates, shares): (SmallVec<_>, SmallVec<[f64; 8]>) =
+            pool.filter(|r| r.serves(model)).map(|r| (candidate(r), slow_start::share(r.age(now), window))).unzip();
+        slow_start::ease(&mut candidates, &shares);
+        candidates
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::cost::Tokens;
+    use crate::policy::flight::FlightParams;
+    use crate::policy::score::{AffinityParams, LoadParams};
+    use crate::prefix::residency::Size;
+    use crate::types::{Basis, PolicyKind};
+
+    const REQUEST: RouteRequest = RouteRequest {
+        body_bytes: 0,
+        prompt_bytes: 0,
+        blocks: 0,
+        tokens: Tokens { prompt: 0.0, block: 512.0, output: 1.0 },
+        salt: 0,
+    };
+
+    fn fleet() -> Fleet {
+        let spec = || ReplicaSpec {
+            name: String::new(),
+            host: String::new(),
+            port: 1,
+            prefix: String::new(),
+            authority: http::HeaderValue::from_static("h"),
+            models: vec![],
+            authorization: None,
+            role: replica::Role::default(),
+        };
+        let params = Params {
+            policy: PolicyKind::Load,
+            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
+            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+            flight: FlightParams::default(),
+        };
+        let rules = Rules { lane: None, slow_start: Duration::from_secs(3600) };
+        Fleet::new(vec![spec(), spec()], params, 1 << 20).under(rules)
+    }
+
+    #[test]
+    fn a_replica_that_was_emptied_starts_slowly() {
+        let (fleet, chain) = (fleet(), Arc::from((1..=64).collect::<Vec<u64>>()));
+        let loads = |load: u32| {
+            fleet.replicas().iter().for_each(|r| r.load.store(load, std::sync::atomic::Ordering::Relaxed));
+            let seen = fleet.candidates(fleet.replicas().iter(), &[], &REQUEST, None);
+            (seen[0].load, seen[1].load)
+        };
+        assert_eq!(loads(3), (3, 3));
+        let size = Size { prompt: 64.0 * 512.0, block: 512.0 };
+        for _ in 0..3 {
+            let (claim, belief) = fleet.residency.write().claim(&chain, size, ReplicaId(0));
+            fleet.residency.write().confirm(claim);
+            fleet.report(&chain, ReplicaId(0), &belief, Served { prompt: 64.0 * 512.0, cached: 0.0, output: 1.0 });
+        }
+        assert_eq!(loads(0), (0, 0));
+        let (emptied, other) = loads(3);
+        assert_eq!(other, 3);
+        assert!(emptied > 30, "{emptied}");
     }
 }

@@ -7,8 +7,7 @@
 use super::Fleet;
 use super::replica::Replica;
 use crate::policy::cost::Tokens;
-use crate::policy::flight::choose;
-use crate::policy::hint::{Hint, Source, weigh};
+use crate::policy::hint::{Hint, Source};
 use crate::policy::select::{Decision, RouteRequest};
 use crate::types::ReplicaId;
 use pingora_load_balancing::Backend;
@@ -148,12 +147,8 @@ impl CacheAware {
         let (mut key, chain) = decode(key)?;
         let bytes = if chain.is_empty() { key.request.body_bytes } else { key.request.prompt_bytes };
         key.request.tokens = fleet.tokens(bytes, key.model);
-        let candidates = fleet.candidates(self.members.iter().map(|(_, replica)| replica), &chain, &key);
-        let decision = choose(key.request, &candidates, fleet.params())?;
-        let Some(session) = key.session else { return Some(decision) };
-        let named = |id| fleet.replica(id).map_or(0, |r| r.name_hash);
-        let hint = (session, fleet.hints.home(session.key));
-        Some(weigh(decision, hint, (key.request, &candidates), fleet.params(), named))
+        let members = self.members.iter().map(|(_, replica)| replica);
+        fleet.choose(members, key.request, &chain, (key.model, key.session))
     }
 }
 

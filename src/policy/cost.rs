@@ -15,7 +15,7 @@
 //! pricing that is what makes sessions stay and new ones spread, without a knob. The weights below are part of the rule:
 //! half or double any of them changes throughput by a few percent at most (`ramjet-bench sim`).
 
-use super::estimate::Rates;
+use super::estimate::{Rates, START};
 use super::flow::Coming;
 
 /// What a millisecond of this prefill counts for each request that waits there. Below 1: it may be overtaken by the
@@ -78,6 +78,18 @@ impl Price {
     }
 }
 
+impl Prospect {
+    /// A replica of which nothing is known, without work.
+    pub const IDLE: Prospect = Prospect {
+        rates: START,
+        queue_ms: 0.0,
+        waiting: 0.0,
+        decoding: 0.0,
+        coming: Coming { rate: 0.0, share: 0.0 },
+        returning: 0.0,
+    };
+}
+
 impl Tokens {
     /// Tokens that a replica with `overlap` blocks and a `tail` of tokens after them holds, and those it does not. The
     /// last token is always read.
@@ -106,21 +118,13 @@ pub fn price(tokens: Tokens, overlap: u32, tail: f64, at: &Prospect) -> Price {
 
 #[cfg(test)]
 mod tests {
-    use super::super::estimate::START;
     use super::*;
     use proptest::prelude::*;
 
     const TURN: Tokens = Tokens { prompt: 60_000.0, block: 512.0, output: 200.0 };
 
     fn at(queue_ms: f64, requests: f64) -> Prospect {
-        Prospect {
-            rates: START,
-            queue_ms,
-            waiting: requests / 2.0,
-            decoding: requests / 2.0,
-            coming: Coming::default(),
-            returning: 0.0,
-        }
+        Prospect { queue_ms, waiting: requests / 2.0, decoding: requests / 2.0, ..Prospect::IDLE }
     }
 
     #[test]

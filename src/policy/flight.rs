@@ -13,7 +13,7 @@ use crate::types::{FlightMode, PolicyKind, ReplicaId};
 use smallvec::SmallVec;
 
 /// The share of the time to read a prefix twice that counts against reading it twice.
-const TWICE: f64 = 0.5;
+const TWICE: f64 = 0.25;
 
 /// What is done about prefixes that are being read.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -183,9 +183,7 @@ fn as_counted(candidates: &[Candidate], mode: FlightMode) -> SmallVec<[Candidate
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::backlog::Backlog;
     use crate::policy::cost::{Prospect, Tokens};
-    use crate::policy::estimate::START;
     use crate::policy::score::{AffinityParams, LoadParams};
     use crate::types::Basis;
     use proptest::prelude::*;
@@ -209,8 +207,7 @@ mod tests {
 
     fn candidate(id: u16, overlap: u32, confirmed: u32, load: u32) -> Candidate {
         let queue_ms = f64::from(overlap - confirmed) * 65.0;
-        let idle = Backlog::default().prospect(START, 0.0);
-        let prospect = Prospect { queue_ms, waiting: f64::from(load.min(1)), ..idle };
+        let prospect = Prospect { queue_ms, waiting: f64::from(load.min(1)), ..Prospect::IDLE };
         Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed, tail: 0.0, load, prospect }
     }
 

@@ -120,9 +120,7 @@ fn wins_with_all(home: ReplicaId, request: RouteRequest, candidates: &[Candidate
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::backlog::Backlog;
     use crate::policy::cost::{Prospect, Tokens};
-    use crate::policy::estimate::START;
     use crate::policy::flight::FlightParams;
     use crate::policy::score::{AffinityParams, LoadParams};
     use crate::types::Basis;
@@ -147,7 +145,7 @@ mod tests {
     }
 
     fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
-        let prospect = Prospect { queue_ms: f64::from(load) * 800.0, ..Backlog::default().prospect(START, 0.0) };
+        let prospect = Prospect { queue_ms: f64::from(load) * 800.0, ..Prospect::IDLE };
         Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, tail: 0.0, load, prospect }
     }
 

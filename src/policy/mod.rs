@@ -10,6 +10,8 @@ pub mod flight;
 pub mod flow;
 pub mod health;
 pub mod hint;
+pub mod lane;
 pub mod retry;
 pub mod score;
 pub mod select;
+pub mod slow_start;

@@ -3,6 +3,7 @@
 use super::cost::{Price, Prospect, Tokens, price};
 use super::flight::{Flight, FlightParams};
 use super::hint::HintUse;
+use super::lane::Gate;
 use super::score::{AffinityParams, LoadParams, Peers};
 use crate::types::{PolicyKind, ReplicaId};
 use smallvec::SmallVec;
@@ -87,7 +88,7 @@ pub struct Ranked {
     pub held: f64,
     /// `A(r)` in blocks; 0 where the policy does not look at overlap.
     pub credit: u32,
-    /// Units reserved there at the time of the choice.
+    /// Units reserved there at the time of the choice; more than there are where the replica has come back lately.
     pub load: u32,
     /// Higher is better.
     pub score: f64,
@@ -100,7 +101,8 @@ pub struct Ranked {
 /// A ranking with its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// Best first; every candidate of the pool that was chosen from.
+    /// Best first, within each group; every candidate of the pool that was chosen from. Failover may bring replicas of
+    /// other nodes forward.
     pub ranked: SmallVec<[Ranked; 4]>,
     /// Why the first is first.
     pub reason: Reason,
@@ -108,6 +110,10 @@ pub struct Decision {
     pub flight: Option<Flight>,
     /// What the session's hint was worth, if there was one to weigh.
     pub hint: Option<HintUse>,
+    /// What the lane for long prompts had to do with it.
+    pub gate: Gate,
+    /// How many of the first are preferred as a group: failover goes through them before any other.
+    pub preferred: usize,
 }
 
 impl Reason {
@@ -156,7 +162,7 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
         policy if looks_at_overlap(policy) && request.blocks > 0 => affinity_reason(&ranked, peers),
         _ => Reason::Load,
     };
-    Some(Decision { ranked, reason, flight: None, hint: None })
+    Some(Decision { preferred: ranked.len(), ranked, reason, flight: None, hint: None, gate: Gate::Open })
 }
 
 fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> Ranked {
@@ -182,7 +188,7 @@ fn better(a: &Ranked, b: &Ranked, policy: PolicyKind) -> Ordering {
     b.score.total_cmp(&a.score).then_with(deeper)
 }
 
-fn looks_at_overlap(policy: PolicyKind) -> bool {
+pub(super) fn looks_at_overlap(policy: PolicyKind) -> bool {
     matches!(policy, PolicyKind::Cost | PolicyKind::Affinity)
 }
 

@@ -2,6 +2,7 @@
 
 use super::RequestIds;
 use super::body::Body;
+use super::rank::RankField;
 use super::relay::Relay;
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
@@ -23,6 +24,7 @@ pub struct Context {
     pub(super) started: Instant,
     pub(super) endpoint: Endpoint,
     pub(super) body: Body,
+    pub(super) rank_field: RankField,
     pub(super) prompt: PromptFacts,
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
@@ -101,6 +103,7 @@ impl Context {
             started: Instant::now(),
             endpoint: Endpoint::Other,
             body: Body::default(),
+            rank_field: RankField::default(),
             prompt: PromptFacts::default(),
             route: None,
             attempt: None,

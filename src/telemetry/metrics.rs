@@ -8,6 +8,7 @@ use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
 use crate::fleet::Fleet;
 use crate::policy::flight::Flight;
+use crate::policy::lane::Gate;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
 use prometheus::{Encoder, IntGauge, TextEncoder};
@@ -49,6 +50,8 @@ metrics! {
         failovers: counters("ramjet_upstream_failovers_total",
             "Attempts repeated, by the replica that failed, the next one, and the reason.", &["from", "to", "reason"]);
         decisions: counters("ramjet_route_decisions_total", "Choices, by what decided.", &["outcome"]);
+        lane: counters("ramjet_route_lane_total",
+            "Choices, by what the lane for long prompts had to do with them.", &["gate"]);
         decision_time: histogram("ramjet_route_decision_seconds", "Time of one choice, lock included.", DECISION);
         single_flight: counters("ramjet_single_flight_total",
             "Requests that read, or share, a prefix which nobody has read yet, by what was done about it.", &["outcome"]);
@@ -110,6 +113,9 @@ impl Metrics {
         for flight in Flight::ALL {
             self.single_flight.with_label_values(&[flight.label()]);
         }
+        for gate in Gate::ALL {
+            self.lane.with_label_values(&[gate.label()]);
+        }
         for endpoint in Endpoint::ALL {
             self.duration.with_label_values(&[endpoint.label()]);
             for failure in Failure::ALL {
@@ -132,6 +138,7 @@ impl Metrics {
     /// A choice was made, for a request with a prompt to compare or without.
     pub fn decided(&self, decision: &Decision, has_prompt: bool, took: Duration) {
         self.decisions.with_label_values(&[decision.reason.label()]).inc();
+        self.lane.with_label_values(&[decision.gate.label()]).inc();
         self.decision_time.observe(took.as_secs_f64());
         if let Some(flight) = decision.flight {
             self.flight(flight);

@@ -1,7 +1,7 @@
 //! Leaders and followers without sockets: whatever they do, all go on and nothing is left.
 
 use super::super::landing::Landing;
-use super::super::replica::{Replica, ReplicaSpec};
+use super::super::replica::{Replica, ReplicaSpec, Role};
 use super::super::selection::backend;
 use super::*;
 use crate::policy::flight::FlightParams;
@@ -25,6 +25,7 @@ async fn router(policy: PolicyKind, replicas: u16) -> Arc<Router> {
         authority: HeaderValue::from_static("h"),
         models: vec![],
         authorization: None,
+        role: Role::default(),
     };
     let params = Params {
         policy,

@@ -1,8 +1,6 @@
 //! Properties that every choice keeps, and the published rule worked through by hand.
 
 use super::*;
-use crate::policy::estimate::START;
-use crate::policy::flow::Coming;
 use crate::types::Basis;
 use proptest::prelude::*;
 
@@ -19,14 +17,7 @@ fn params(policy: PolicyKind, basis: Basis) -> Params {
 
 fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
     let n = f64::from(load);
-    let prospect = Prospect {
-        rates: START,
-        queue_ms: n * 100.0,
-        waiting: n,
-        decoding: 0.0,
-        coming: Coming::default(),
-        returning: 0.0,
-    };
+    let prospect = Prospect { queue_ms: n * 100.0, waiting: n, ..Prospect::IDLE };
     Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, tail: 0.0, load, prospect }
 }
 
