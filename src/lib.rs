@@ -12,7 +12,8 @@
 //! 4. An attempt that fails before a byte was answered walks on in the same ranking. Whatever happens, guards in the
 //!    request's context give back what was taken.
 //!
-//! Meanwhile [`engine`] resolves host names and probes readiness, [`telemetry`] counts, and [`admin`] shows.
+//! Meanwhile [`engine`] resolves host names, probes readiness and learns which models there are, [`telemetry`] counts, and
+//! [`admin`] shows.
 //!
 //! # Who may know whom
 //!
@@ -38,9 +39,12 @@
 //! | who is kept for long prompts, who has just come back? | [`policy::lane`], [`policy::slow_start`] |
 //! | what is learned, and how? | [`policy::estimate`], [`policy::backlog`], [`prefix::residency`] |
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
-//! | who holds what? | [`prefix::index`], [`prefix::residency`] |
+//! | what does an answer tell? | [`api::answer`] |
+//! | who holds what? | [`prefix::index`], [`prefix::residency`]; what was given an id: [`fleet::pins`] |
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |
 //! | when is a replica fenced? | [`policy::health`], [`engine::probe`] |
+//! | who may ask, and from which page? | `proxy/auth.rs`, `proxy/cors.rs` |
+//! | which models are there, under which names? | [`api::catalogue`], [`api::model`], `proxy/models.rs` |
 //! | what does a setting mean? | `config/table.rs`, or `ramjet reference` |
 
 pub mod admin;

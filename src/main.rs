@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 fn serve(loaded: &Loaded, cli: &Cli) -> ExitCode {
     start_log();
     loaded.warnings.iter().for_each(|w| log::warn!("{w}"));
-    match server::run(&loaded.config, cli) {
+    match server::run(loaded, cli) {
         Ok(never) => match never {},
         Err(e) => {
             eprintln!("ramjet: {e}");

@@ -105,6 +105,7 @@ fn decide(c: &mut Criterion) {
                 model: Some("m"),
                 streams: true,
                 session: None,
+                pinned: None,
             };
             group.bench_function(BenchmarkId::new(format!("warm_{kib}_KiB"), replicas), |b| {
                 b.iter(|| router.place(black_box(prompt), 0.0));

@@ -14,6 +14,7 @@ use pingora_core::server::ShutdownWatch;
 use pingora_error::Result;
 use pingora_http::ResponseHeader;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Seconds that an idle scraper's connection is kept.
 const KEEPALIVE: u64 = 75;
@@ -23,6 +24,7 @@ const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Admin {
     fleet: Arc<Fleet>,
     metrics: Arc<Metrics>,
+    draining: Arc<AtomicBool>,
 }
 
 struct Answer {
@@ -32,9 +34,9 @@ struct Answer {
 }
 
 impl Admin {
-    /// An admin listener over `fleet` and `metrics`.
-    pub fn new(fleet: Arc<Fleet>, metrics: Arc<Metrics>) -> Self {
-        Admin { fleet, metrics }
+    /// An admin listener over `fleet` and `metrics`; `draining` is set when the process has begun to go away.
+    pub fn new(fleet: Arc<Fleet>, metrics: Arc<Metrics>, draining: Arc<AtomicBool>) -> Self {
+        Admin { fleet, metrics, draining }
     }
 
     fn answer(&self, method: &str, path: &str) -> Answer {
@@ -45,6 +47,7 @@ impl Admin {
                 Err(e) => plain(500, &e.to_string()),
             },
             ("GET" | "HEAD", "/livez") => plain(200, "ok"),
+            ("GET" | "HEAD", "/readyz") if self.draining.load(Relaxed) => plain(503, "draining"),
             ("GET" | "HEAD", "/readyz") => match self.fleet.health() {
                 FleetHealth::Unhealthy => plain(503, "no replica is healthy"),
                 _ => plain(200, "ok"),

@@ -3,6 +3,8 @@
 //! The text is for the client: it names what was wrong and what is allowed, never a replica, a host or a key. What
 //! the operator needs stands in the log line of the request.
 
+use super::model::escaped;
+
 /// Why ramjet answers in place of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -12,6 +14,8 @@ pub enum ErrorKind {
     BodyTimeout,
     /// The request could not be read.
     BadRequest,
+    /// The client has no key, or a wrong one.
+    Unauthorized,
     /// No replica serves the model that was asked for.
     ModelNotFound,
     /// There is no replica to try.
@@ -56,6 +60,7 @@ impl ErrorKind {
             ErrorKind::BodyTooLarge => 413,
             ErrorKind::BodyTimeout => 408,
             ErrorKind::BadRequest => 400,
+            ErrorKind::Unauthorized => 401,
             ErrorKind::ModelNotFound => 404,
             ErrorKind::NoReplica => 503,
             ErrorKind::ConnectFailed | ErrorKind::UpstreamLost | ErrorKind::UpstreamUnreadable => 502,
@@ -70,6 +75,7 @@ impl ErrorKind {
             ErrorKind::BodyTooLarge => "body_too_large",
             ErrorKind::BodyTimeout => "body_timeout",
             ErrorKind::BadRequest => "bad_request",
+            ErrorKind::Unauthorized => "invalid_api_key",
             ErrorKind::ModelNotFound => "model_not_found",
             ErrorKind::NoReplica => "no_replica",
             ErrorKind::ConnectFailed => "connect_failed",
@@ -90,6 +96,7 @@ impl ErrorKind {
             ErrorKind::BodyTooLarge => "The request body is larger than this server accepts.",
             ErrorKind::BodyTimeout => "The request body did not arrive in time.",
             ErrorKind::BadRequest => "The request could not be read.",
+            ErrorKind::Unauthorized => "A key that is valid here is needed: as a bearer token or in x-api-key.",
             ErrorKind::ModelNotFound => "No replica serves the requested model.",
             ErrorKind::NoReplica => "No replica is available for this request.",
             ErrorKind::ConnectFailed => "No engine could be reached for this request.",
@@ -103,6 +110,7 @@ impl ErrorKind {
     /// Anthropic's class of the error.
     fn anthropic_class(self) -> &'static str {
         match self.status() {
+            401 => "authentication_error",
             404 => "not_found_error",
             413 => "request_too_large",
             400..=499 => "invalid_request_error",
@@ -114,7 +122,13 @@ impl ErrorKind {
 
     /// The body.
     pub fn body(self, dialect: Dialect) -> String {
-        let (message, code) = (self.message(), self.code());
+        self.body_with(dialect, "")
+    }
+
+    /// The body with more to say.
+    pub fn body_with(self, dialect: Dialect, hint: &str) -> String {
+        let space = if hint.is_empty() { "" } else { " " };
+        let (message, code) = (format!("{}{space}{}", self.message(), escaped(hint)), self.code());
         match dialect {
             Dialect::OpenAi => {
                 let (class, param) =
@@ -138,6 +152,7 @@ mod tests {
             (ErrorKind::BodyTooLarge, 413, "invalid_request_error"),
             (ErrorKind::BodyTimeout, 408, "invalid_request_error"),
             (ErrorKind::BadRequest, 400, "invalid_request_error"),
+            (ErrorKind::Unauthorized, 401, "invalid_request_error"),
             (ErrorKind::ModelNotFound, 404, "invalid_request_error"),
             (ErrorKind::NoReplica, 503, "server_error"),
             (ErrorKind::ConnectFailed, 502, "server_error"),
@@ -155,6 +170,9 @@ mod tests {
             assert!(body["error"].as_object().unwrap().contains_key("param"));
             let body: serde_json::Value = serde_json::from_str(&kind.body(Dialect::Anthropic)).unwrap();
             assert_eq!(body["type"], "error");
+            let body: serde_json::Value = serde_json::from_str(&kind.body_with(Dialect::OpenAi, "a \"b\"")).unwrap();
+            assert!(body["error"]["message"].as_str().unwrap().ends_with(". a \"b\""));
+            let body: serde_json::Value = serde_json::from_str(&kind.body(Dialect::Anthropic)).unwrap();
             assert!(body["error"]["type"].is_string() && body["error"]["message"].is_string());
         }
     }

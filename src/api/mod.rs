@@ -5,9 +5,12 @@
 
 pub mod answer;
 pub mod canonical;
+pub mod catalogue;
 pub mod edit;
 pub mod endpoint;
 pub mod errors;
 pub mod json;
+pub mod model;
 pub mod request;
+pub mod sha256;
 pub mod sse;

@@ -76,7 +76,7 @@ const NAMES: [(&str, Act); 27] = [
     ("RJ_UPSTREAM_RANK_PROBE", Act::Later),
     ("RJ_UPSTREAM_RANK_PROBE_TIMEOUT_MS", Act::Later),
     ("RJ_MAX_TOKENS_STRIP", Act::Key("compat.strip_max_tokens_over")),
-    ("RJ_ADVERTISE_CTX_MARGIN", Act::Later),
+    ("RJ_ADVERTISE_CTX_MARGIN", Act::Key("compat.context_margin")),
 ];
 
 /// What the environment says.

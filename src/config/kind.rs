@@ -307,6 +307,16 @@ pub(super) const HEADER_NAME: Text = Text {
     shown: true,
 };
 
+/// The origin of a web page (RFC 6454).
+pub(super) const WEB_ORIGIN: Text = Text {
+    allowed: "SCHEME://HOST or SCHEME://HOST:PORT without a slash at the end, or *",
+    rule: |text| {
+        let rest = text.split_once("://").filter(|(scheme, _)| !scheme.is_empty()).map_or("", |(_, rest)| rest);
+        text == "*" || !rest.is_empty() && rest.chars().all(|c| c.is_ascii_graphic() && !"/?#@,*".contains(c))
+    },
+    shown: true,
+};
+
 /// The path of a request.
 pub(super) const REQUEST_PATH: Text = Text {
     allowed: "a path that begins with / and has no spaces",

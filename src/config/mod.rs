@@ -8,7 +8,9 @@
 //! validates a setting again, and nothing else in the program reads the environment for one.
 
 mod env;
+mod keys;
 mod kind;
+mod map;
 mod node;
 mod page;
 pub mod pingora;
@@ -31,11 +33,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::keys::ClientKey;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::reference::reference;
 pub use self::table::{
-    Affinity, Compat, Config, Fleet, Health, Limits, Listen, Log, LongPrompt, Readiness, Retry, Routing, Server,
-    SingleFlight, SlowStart, Timeouts,
+    Affinity, Auth, Compat, Config, Cors, Fleet, Health, Limits, Listen, Log, LongPrompt, Readiness, Retry, Routing,
+    Server, SingleFlight, SlowStart, Timeouts,
 };
 pub use self::values::{AccessLog, Lane, ListenAddr, Replica, Secret};
 
@@ -62,6 +65,8 @@ pub struct Sources<'a> {
 pub struct Loaded {
     /// The settings.
     pub config: Config,
+    /// The keys that clients may use; `None` when they need none.
+    pub client_keys: Option<Vec<ClientKey>>,
     /// What the operator should know although nothing is wrong, one line each.
     pub warnings: Vec<String>,
 }
@@ -79,9 +84,10 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
         reader::read_section(layer, &mut config, &mut reader);
     }
     rules::settle(&mut config, &environment.every, sources.env, &mut reader);
+    let client_keys = keys::client_keys(&config.auth, sources.env, &mut reader);
     match Problems::new(reader.problems) {
         Some(problems) => Err(problems),
-        None => Ok(Loaded { config, warnings: environment.warnings }),
+        None => Ok(Loaded { config, client_keys, warnings: environment.warnings }),
     }
 }
 

@@ -3,14 +3,16 @@
 //! The structs below are the checked configuration. Adding a key is adding one entry here; its reader, its error
 //! texts and its place in the reference follow. Only rules that span several settings live elsewhere (`rules`).
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::kind::{
     AnyAddr, ENV_NAME, FilePath, HEADER_NAME, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr,
-    bytes, choice, count, nested, number, span,
+    WEB_ORIGIN, bytes, choice, count, nested, number, span,
 };
+use super::map::Names;
 use super::node::Node;
 use super::page::Page;
 use super::reader::Reader;
@@ -64,6 +66,11 @@ settings! {
         limits: Limits = Limits::default(), nested();
         /// What is changed in a request on its way, where engines stumble over it.
         compat: Compat = Compat::default(), nested();
+        /// Which clients may ask: those with a key, sent as a bearer token, in x-api-key or in api-key and never forwarded.
+        /// Each key is a line `NAME: DIGEST`, the digest made by `printf %s KEY | sha256sum`. Without keys: all.
+        auth: Auth = Auth::default(), nested();
+        /// Which pages of other origins may ask from a browser.
+        cors: Cors = Cors::default(), nested();
         /// The process.
         server: Server = Server::default(), nested();
         /// What is written to the log.
@@ -91,7 +98,7 @@ settings! {
         name: Option<String> = None, OrNull(NAME);
         /// Where it is. The port is 80 unless given; a path such as /v1 at the end is never doubled.
         url: Option<Url> = None, Required(ReplicaUrl);
-        /// The models it serves. Empty: any.
+        /// The models it serves. Empty: those that it lists on /v1/models.
         models: Vec<String> = Vec::new(), ListOf { min: 0, item: LINE };
         /// The environment variable that holds the key sent to it.
         api_key_env: Option<String> = None, OrNull(ENV_NAME);
@@ -228,6 +235,25 @@ settings! {
     pub struct Compat {
         /// A max_tokens or max_completion_tokens above this is removed: it means no limit. Null: nothing is removed.
         strip_max_tokens_over: Option<u32> = Some(100_000), OrNull(count(1..=u32::MAX));
+        /// Other names under which clients ask for models: `{alias: model}`. The engine gets the model's own name.
+        model_aliases: BTreeMap<String, String> = BTreeMap::new(), Names;
+        /// Tokens by which /v1/models shows context lengths shorter than they are, where they are longer than this.
+        context_margin: u32 = 16_384, count(0..=u32::MAX);
+    }
+
+    /// Keys of clients.
+    pub struct Auth {
+        /// The environment variable that holds the lines.
+        keys_env: Option<String> = None, OrNull(ENV_NAME);
+        /// The file that holds the lines.
+        keys_file: Option<PathBuf> = None, OrNull(FilePath);
+    }
+
+    /// Cross-origin requests.
+    pub struct Cors {
+        /// Origins that ramjet answers itself: preflights without a key, and the header fields of every answer. Empty:
+        /// that is the engines' business and passes through.
+        origins: Vec<String> = Vec::new(), ListOf { min: 0, item: WEB_ORIGIN };
     }
 
     /// The process.
@@ -238,7 +264,10 @@ settings! {
         pid_file: PathBuf = PathBuf::from("/run/ramjet.pid"), FilePath;
         /// The socket over which an upgrade takes the listeners from the old process.
         upgrade_sock: PathBuf = PathBuf::from("/run/ramjet.upgrade.sock"), FilePath;
-        /// After SIGTERM, how long running requests may take to finish.
+        /// After SIGTERM, how long requests are still taken while health says draining, so that balancers look
+        /// elsewhere. A second SIGTERM ends ramjet at once.
+        grace: Duration = secs(5), span(ms(0)..=hours(1));
+        /// After that, how long running requests may take to finish.
         drain_limit: Duration = mins(30), span(ms(0)..=hours(24));
         /// The user that a daemon becomes.
         user: Option<String> = None, OrNull(LINE);

@@ -186,7 +186,7 @@ conf.yaml:30: timeouts.first_byte: found null; allowed: a duration (250ms, 10s, 
 conf.yaml:31: limits.body: found "2GiB"; allowed: a size (64KiB, 2MiB, 1GiB, 1MB, or plain bytes) from 1KiB to 1GiB
 conf.yaml:32: found an anchor, an alias or a tag; allowed: the value itself, written out
 conf.yaml:33: found an anchor, an alias or a tag; allowed: the value itself, written out
-conf.yaml:34: colour: found an unknown key; allowed: listen, fleet, routing, health, retry, timeouts, limits, compat, server, log
+conf.yaml:34: colour: found an unknown key; allowed: listen, fleet, routing, health, retry, timeouts, limits, compat, auth, cors, server, log
 MD_HOST: found a name that nothing reads; allowed: no MD_* and no DS4_* name
 RJ_ROUTE_ALPHA: routing.affinity.alpha: found "5000"; allowed: a number from 0 to 1000
 "#;
@@ -334,5 +334,43 @@ proptest! {
         if let Err(problems) = load(&Sources { file: Some(&file), ..Sources::default() }) {
             prop_assert_eq!(problems.to_string().lines().count(), problems.iter().count());
         }
+    }
+}
+
+#[test]
+fn aliases_are_a_map_of_names() {
+    let with = |map: &str| format!("{ONE}compat: {{ model_aliases: {map} }}\n");
+    let aliases = settings(&with("{ fast: org/m1, \"two words\": m2 }")).compat.model_aliases;
+    assert_eq!(aliases.iter().map(|(a, m)| format!("{a}={m}")).collect::<Vec<_>>(), ["fast=org/m1", "two words=m2"]);
+    for (map, said) in [
+        ("[fast]", "compat.model_aliases: found a list"),
+        ("{ fast: [m1] }", "compat.model_aliases.fast: found a list"),
+        ("{ fast: '' }", "compat.model_aliases.fast: found \"\""),
+        ("{ fast: m1, fast: m2 }", "compat.model_aliases.fast: found the key again"),
+        ("{ fast: slow, slow: m2 }", "compat.model_aliases.fast: found \"slow\", a key of this map"),
+    ] {
+        let problems = problems(&with(map));
+        assert!(problems.len() == 1 && problems[0].contains(said), "{map}: {problems:?}");
+    }
+}
+
+#[test]
+fn keys_of_clients_come_from_one_place_and_are_read_at_once() {
+    let folder = Folder::new();
+    let file = folder.write("keys", &format!("a: {}\n", "0f".repeat(32)));
+    let keys = |auth: &str, env: &[(&str, &str)]| load_with(&format!("{ONE}auth: {{ {auth} }}\n"), env);
+    let from_file = format!("keys_file: '{}'", file.display());
+    let loaded = keys(&from_file, &[]).unwrap().client_keys.unwrap();
+    assert_eq!((loaded.len(), loaded[0].name.as_str(), loaded[0].sha256), (1, "a", [0x0f; 32]));
+    assert!(load_with(ONE, &[]).unwrap().client_keys.is_none());
+    for (auth, env, said) in [
+        (format!("{from_file}, keys_env: KEYS"), &[("KEYS", "x")][..], "auth.keys_file: found keys_env beside it"),
+        ("keys_env: KEYS".to_owned(), &[], "auth.keys_env: found KEYS, which is not set"),
+        ("keys_env: KEYS".to_owned(), &[("KEYS", "")], "auth.keys_env: found no key"),
+        ("keys_env: KEYS".to_owned(), &[("KEYS", "sk-clear")], "auth.keys_env: found line 1, which is not shown"),
+        ("keys_file: /not/there".to_owned(), &[], "auth.keys_file: found a file that cannot be read"),
+    ] {
+        let problems = keys(&auth, env).unwrap_err();
+        assert!(problems.len() == 1 && problems[0].contains(said), "{auth}: {problems:?}");
     }
 }

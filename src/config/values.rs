@@ -33,7 +33,7 @@ pub struct Replica {
     pub port: u16,
     /// What goes before `/v1` in request paths: empty, or begins with `/` and does not end with one.
     pub prefix: String,
-    /// The models it serves; empty for any.
+    /// The models it serves; empty for those that it lists.
     pub models: Vec<String>,
     /// The key sent to it instead of the client's.
     pub api_key: Option<Secret>,

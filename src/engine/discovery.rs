@@ -1,7 +1,8 @@
 //! Discovery of configured replicas: their host names, resolved again at every update.
 //!
 //! A name without an answer is an unhealthy replica, not a crash: it is fenced as `unresolved` until it resolves. A
-//! replica that had an address keeps it while its name fails, and keeps it while the answer still contains it.
+//! replica that had an address keeps it while its name fails, and keeps it while the answer still contains it. When
+//! nobody answers there, the name is asked at once: engines that start again elsewhere keep theirs.
 
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
@@ -13,12 +14,15 @@ use pingora_error::Result;
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::discovery::ServiceDiscovery;
 use std::collections::{BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long one name may take.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The least time between two searches for a replica that requests did not reach.
+const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// The replicas named in the configuration.
 pub struct Configured {
@@ -63,8 +67,41 @@ impl ServiceDiscovery for Configured {
     }
 }
 
+/// Looks for a replica that could not be reached; whether it has another address now. One that only answers late
+/// (`is_late`) is left where it is as long as its name still says so.
+pub async fn relocate(replica: &Replica, is_late: bool) -> bool {
+    if literal(&replica.spec.host).is_some() {
+        return false;
+    }
+    let answer = resolve(&replica.spec.host, replica.spec.port).await;
+    let known = replica.address();
+    if is_late && known.is_some_and(|k| answer.contains(&k)) {
+        return false;
+    }
+    let Some(address) = elsewhere(&answer, known) else { return false };
+    replica.set_address(address);
+    log::info!("replica {}: its host name has another address now", replica.name());
+    true
+}
+
+/// The same beside a request whose connection failed; at most one at a time and one a second for each replica.
+pub fn look_again(replica: Arc<Replica>, is_late: bool) {
+    if literal(&replica.spec.host).is_some() || !replica.begin_search() {
+        return;
+    }
+    tokio::spawn(async move {
+        relocate(&replica, is_late).await;
+        tokio::time::sleep(SEARCH_PAUSE).await;
+        replica.end_search();
+    });
+}
+
+fn literal(host: &str) -> Option<IpAddr> {
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
 async fn resolve(host: &str, port: u16) -> Vec<SocketAddr> {
-    if let Ok(ip) = host.trim_start_matches('[').trim_end_matches(']').parse() {
+    if let Some(ip) = literal(host) {
         return vec![SocketAddr::new(ip, port)];
     }
     match tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host, port))).await {
@@ -76,6 +113,11 @@ async fn resolve(host: &str, port: u16) -> Vec<SocketAddr> {
 /// The address to use: the known one while it is still right or nothing else is known, else the first answer.
 fn pick(answer: &[SocketAddr], known: Option<SocketAddr>) -> Option<SocketAddr> {
     known.filter(|k| answer.is_empty() || answer.contains(k)).or_else(|| answer.first().copied())
+}
+
+/// The first answer that is not the address where nobody was found.
+fn elsewhere(answer: &[SocketAddr], failed: Option<SocketAddr>) -> Option<SocketAddr> {
+    answer.iter().copied().find(|address| Some(*address) != failed)
 }
 
 #[cfg(test)]
@@ -91,5 +133,17 @@ mod tests {
         assert_eq!(pick(&[b], Some(a)), Some(b));
         assert_eq!(pick(&[b, a], None), Some(b));
         assert_eq!(pick(&[], None), None);
+    }
+
+    #[test]
+    fn after_a_failure_another_address_is_taken_if_there_is_one() {
+        let a: SocketAddr = "10.0.0.1:80".parse().unwrap();
+        let b: SocketAddr = "10.0.0.2:80".parse().unwrap();
+        assert_eq!(elsewhere(&[a, b], Some(a)), Some(b));
+        assert_eq!(elsewhere(&[b], Some(a)), Some(b));
+        assert_eq!(elsewhere(&[a], Some(a)), None);
+        assert_eq!(elsewhere(&[], Some(a)), None);
+        assert_eq!(elsewhere(&[a], None), Some(a));
+        assert!(literal("[::1]").is_some() && literal("10.0.0.1").is_some() && literal("engine.test").is_none());
     }
 }

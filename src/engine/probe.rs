@@ -3,6 +3,8 @@
 //! Thresholds and the reason of a fence are `policy::health`'s business; the crate is told the outcome of that, so its
 //! own view and ours cannot differ. A fresh connection each time tests that the engine still accepts.
 
+use super::discovery::relocate;
+use crate::api::catalogue::Catalogue;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
 use crate::fleet::selection::replica_of;
@@ -17,6 +19,8 @@ use pingora_load_balancing::health_check::HealthCheck;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Where engines list their models.
+const MODELS: &str = "/v1/models";
 /// The most of an answer's body that is read.
 const MAX_BODY: usize = 1 << 20;
 
@@ -44,44 +48,80 @@ impl ReadinessProbe {
         ReadinessProbe { fleet, spec, connector: Connector::new(None) }
     }
 
+    /// Where nobody answers, the replica is looked for elsewhere and asked there.
     async fn observe(&self, replica: &Replica, target: &Backend) -> Observation {
-        match tokio::time::timeout(self.spec.timeout, self.get(replica, target)).await {
-            Ok(Ok(200..=299)) => Observation::Ready,
+        let seen = self.ask(replica, target).await;
+        let is_late = seen == Observation::Failed(FenceReason::Timeout);
+        match seen {
+            Observation::Failed(FenceReason::Connect | FenceReason::Timeout) if relocate(replica, is_late).await => {
+                self.ask(replica, target).await
+            }
+            seen => seen,
+        }
+    }
+
+    async fn ask(&self, replica: &Replica, target: &Backend) -> Observation {
+        match tokio::time::timeout(self.spec.timeout, self.get(&self.spec.path, replica, target)).await {
+            Ok(Ok((200..=299, body))) => {
+                if self.spec.path == MODELS {
+                    self.learn(replica, &body);
+                }
+                Observation::Ready
+            }
             Ok(Ok(_)) => Observation::Failed(FenceReason::Status),
             Ok(Err(_)) => Observation::Failed(FenceReason::Connect),
             Err(_) => Observation::Failed(FenceReason::Timeout),
         }
     }
 
-    /// The status of a GET whose answer arrived in full.
-    async fn get(&self, replica: &Replica, target: &Backend) -> Result<u16> {
-        let peer = HttpPeer::new(target, false, String::new());
+    /// Asks for the models of a replica whose readiness is another path's business; without an answer it keeps those
+    /// that it had.
+    async fn ask_for_models(&self, replica: &Replica, target: &Backend) {
+        let asked = tokio::time::timeout(self.spec.timeout, self.get(MODELS, replica, target)).await;
+        if let Ok(Ok((200..=299, body))) = asked {
+            self.learn(replica, &body);
+        }
+    }
+
+    fn learn(&self, replica: &Replica, body: &[u8]) {
+        match Catalogue::read(body) {
+            Ok(listed) => self.fleet.learn_catalogue(replica.id, listed),
+            Err(_) => log::debug!("replica {}: its list of models cannot be read", replica.name()),
+        }
+    }
+
+    /// The status and the body of a GET whose answer arrived in full.
+    async fn get(&self, path: &str, replica: &Replica, target: &Backend) -> Result<(u16, Vec<u8>)> {
+        let peer = match replica.address() {
+            Some(address) => HttpPeer::new(address, false, String::new()),
+            None => HttpPeer::new(target, false, String::new()),
+        };
         let (mut session, _) = self.connector.get_http_session(&peer).await?;
-        session.write_request_header(Box::new(self.request(replica)?)).await?;
+        session.write_request_header(Box::new(request(path, replica)?)).await?;
         session.finish_request_body().await?;
         session.read_response_header().await?;
         let status = session.response_header().map_or(0, |r| r.status.as_u16());
-        let mut read = 0;
+        let mut body = Vec::new();
         while let Some(piece) = session.read_response_body().await? {
-            read += piece.len();
-            if read > MAX_BODY {
+            body.extend_from_slice(&piece);
+            if body.len() > MAX_BODY {
                 return Error::e_explain(ErrorType::ReadError, "the probe's answer is too large");
             }
         }
-        Ok(status)
+        Ok((status, body))
     }
+}
 
-    fn request(&self, replica: &Replica) -> Result<RequestHeader> {
-        let path = format!("{}{}", replica.spec.prefix, self.spec.path);
-        let mut request = RequestHeader::build("GET", path.as_bytes(), Some(4))?;
-        request.insert_header("host", &replica.spec.authority)?;
-        request.insert_header("accept", "*/*")?;
-        request.insert_header("connection", "close")?;
-        if let Some(key) = &replica.spec.authorization {
-            request.insert_header("authorization", key)?;
-        }
-        Ok(request)
+fn request(path: &str, replica: &Replica) -> Result<RequestHeader> {
+    let path = format!("{}{path}", replica.spec.prefix);
+    let mut request = RequestHeader::build("GET", path.as_bytes(), Some(4))?;
+    request.insert_header("host", &replica.spec.authority)?;
+    request.insert_header("accept", "*/*")?;
+    request.insert_header("connection", "close")?;
+    if let Some(key) = &replica.spec.authorization {
+        request.insert_header("authorization", key)?;
     }
+    Ok(request)
 }
 
 #[async_trait]
@@ -101,6 +141,9 @@ impl HealthCheck for ReadinessProbe {
                 }
             }
             None => {}
+        }
+        if seen == Observation::Ready && self.spec.path != MODELS {
+            self.ask_for_models(replica, target).await;
         }
         if replica.is_healthy() { Ok(()) } else { Error::e_explain(ErrorType::ConnectError, "not ready") }
     }

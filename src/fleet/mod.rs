@@ -4,8 +4,8 @@
 //! 1. *Booking* (`router`) makes a choice, its reservation and its claim one step, so that two requests never choose on the
 //!    same view. Under it: a walk and a claim of one chain, and a look at each candidate.
 //! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
-//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, the sessions' *hints*
-//!    and the claims' *landings*, for a look-up.
+//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, the *pins*, the
+//!    sessions' *hints* and the claims' *landings*, for a look-up.
 //! 3. A replica's *health* and *address*, for a few words.
 //!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
@@ -15,11 +15,13 @@ pub mod clock;
 pub mod hints;
 pub mod landing;
 pub mod models;
+pub mod pins;
 pub mod replica;
 pub mod reservation;
 pub mod router;
 pub mod selection;
 
+use crate::api::catalogue::Catalogue;
 use crate::policy::cost::{Prospect, Tokens};
 use crate::policy::flight;
 use crate::policy::hint::{self, Hint};
@@ -33,9 +35,12 @@ use hints::Hints;
 use landing::Landings;
 use models::Models;
 use parking_lot::RwLock;
-use replica::{Replica, ReplicaSpec};
+use pins::Pins;
+use replica::{Fit, Replica, ReplicaSpec};
 use smallvec::SmallVec;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The replicas of this process and what is believed of them.
@@ -47,6 +52,9 @@ pub struct Fleet {
     models: Models,
     hints: Hints,
     landings: Landings,
+    /// Whether replicas serve different models.
+    differs: AtomicBool,
+    pins: Pins,
     clock: Clock,
     params: Params,
     rules: Rules,
@@ -79,14 +87,16 @@ impl Fleet {
         let replicas: Vec<_> = (0u16..).zip(specs).map(replica).collect();
         Fleet {
             has_ranks: replicas.iter().any(|r| r.spec.role.rank.is_some()),
-            replicas,
             residency: RwLock::new(Residency::new(index_bytes)),
+            differs: AtomicBool::new(differ(&replicas)),
             models: Models::default(),
             hints: Hints::default(),
             landings: Landings::default(),
+            pins: Pins::default(),
             clock: Clock::default(),
             params,
             rules: Rules::default(),
+            replicas,
         }
     }
 
@@ -121,6 +131,11 @@ impl Fleet {
         &self.models
     }
 
+    /// Which replica holds what it gave an id to.
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
     /// A prompt in tokens: `bytes` canonical bytes of `model`.
     pub fn tokens(&self, bytes: u64, model: Option<&str>) -> Tokens {
         let rates = self.models.rates(model);
@@ -143,10 +158,7 @@ impl Fleet {
     pub fn fails_open(&self) -> bool {
         let healthy: Vec<_> = self.replicas.iter().filter(|r| r.is_healthy()).collect();
         let covered = |model: Option<&str>| healthy.iter().any(|r| r.serves(model));
-        self.replicas.iter().any(|r| match &r.spec.models[..] {
-            [] => !covered(None),
-            models => models.iter().any(|m| !covered(Some(m))),
-        })
+        !covered(None) || self.model_names().iter().any(|model| !covered(Some(model)))
     }
 
     /// A replica has restarted: what it held is gone.
@@ -168,6 +180,33 @@ impl Fleet {
     /// Whether any replica, healthy or not, serves `model`.
     pub fn serves(&self, model: &str) -> bool {
         self.replicas.iter().any(|r| r.serves(Some(model)))
+    }
+
+    /// A replica's engine has told what it serves.
+    pub fn learn_catalogue(&self, id: ReplicaId, listed: Catalogue) {
+        let Some(replica) = self.replica(id) else { return };
+        if replica.set_catalogue(listed) {
+            self.differs.store(differ(&self.replicas), Relaxed);
+        }
+    }
+
+    /// Whether replicas serve different models, so that a request must go where its model is.
+    pub fn models_differ(&self) -> bool {
+        self.differs.load(Relaxed)
+    }
+
+    /// The models of all replicas, as far as they are known.
+    pub fn model_names(&self) -> BTreeSet<String> {
+        self.replicas.iter().flat_map(|r| r.model_names()).collect()
+    }
+
+    /// What the engines of healthy replicas list; of all, if none is healthy.
+    pub fn catalogues(&self) -> Vec<Arc<Catalogue>> {
+        let of = |replicas: &mut dyn Iterator<Item = &Arc<Replica>>| replicas.filter_map(|r| r.catalogue()).collect();
+        match self.health() {
+            FleetHealth::Unhealthy => of(&mut self.replicas.iter()),
+            _ => of(&mut self.replicas.iter().filter(|r| r.is_healthy())),
+        }
     }
 
     /// Heap bytes and blocks of the prefix index.
@@ -234,8 +273,13 @@ impl Fleet {
             load: r.load(),
             prospect: Prospect { returning: residency.returning(r.id), ..r.prospect(now) },
         };
-        let (mut candidates, shares): (SmallVec<_>, SmallVec<[f64; 8]>) =
-            pool.filter(|r| r.serves(model)).map(|r| (candidate(r), slow_start::share(r.age(now), window))).unzip();
+        // who lists the model is asked first; an engine that takes any name, only for one that nobody lists
+        let listed = model.is_some_and(|m| self.replicas.iter().any(|r| r.fit(m) == Fit::Listed));
+        let fits = |m: &str, r: &Replica| !matches!((r.fit(m), listed), (Fit::No, _) | (Fit::Easygoing, true));
+        let (mut candidates, shares): (SmallVec<_>, SmallVec<[f64; 8]>) = pool
+            .filter(|r| model.is_none_or(|m| fits(m, r)))
+            .map(|r| (candidate(r), slow_start::share(r.age(now), window)))
+            .unzip();
         slow_start::ease(&mut candidates, &shares);
         candidates
     }
@@ -283,7 +327,7 @@ mod tests {
     fn a_replica_that_was_emptied_starts_slowly() {
         let (fleet, chain) = (fleet(), Arc::from((1..=64).collect::<Vec<u64>>()));
         let loads = |load: u32| {
-            fleet.replicas().iter().for_each(|r| r.load.store(load, std::sync::atomic::Ordering::Relaxed));
+            fleet.replicas().iter().for_each(|r| r.load.store(load, Relaxed));
             let seen = fleet.candidates(fleet.replicas().iter(), &[], &REQUEST, None);
             (seen[0].load, seen[1].load)
         };
@@ -299,4 +343,11 @@ mod tests {
         assert_eq!(other, 3);
         assert!(emptied > 30, "{emptied}");
     }
+}
+
+/// Whether replicas that have said what they serve do not all say the same.
+fn differ(replicas: &[Arc<Replica>]) -> bool {
+    let mut known = replicas.iter().map(|r| r.model_names()).filter(|names| !names.is_empty());
+    let first = known.next();
+    known.any(|names| Some(names) != first)
 }

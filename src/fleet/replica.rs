@@ -1,15 +1,32 @@
 //! One replica: where it is, what it serves, how it is, and what is promised to it.
 
+use crate::api::catalogue::Catalogue;
 use crate::policy::backlog::Backlog;
 use crate::policy::cost::Prospect;
 use crate::policy::estimate::{self, Rates};
 use crate::policy::health::{FenceReason, Health, Observation, Thresholds, Transition};
 use crate::types::ReplicaId;
+use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use xxhash_rust::xxh3::xxh3_64;
+
+/// Whether a replica is one for a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// It serves it by its own account.
+    Listed,
+    /// It has not said what it serves.
+    Unknown,
+    /// It lists others, but its engine takes any name.
+    Easygoing,
+    /// It serves others.
+    No,
+}
 
 /// What the configuration says of a replica.
 #[derive(Debug)]
@@ -24,7 +41,7 @@ pub struct ReplicaSpec {
     pub prefix: String,
     /// The value of `Host`.
     pub authority: HeaderValue,
-    /// Models it serves; empty for any.
+    /// Models it serves; empty for those that its engine lists.
     pub models: Vec<String>,
     /// The value of `Authorization`, if the engine has a key of its own; marked sensitive.
     pub authorization: Option<HeaderValue>,
@@ -65,6 +82,10 @@ pub struct Replica {
     /// Guards the promised work and the learned rates; held for a few additions.
     pub(super) work: Mutex<Work>,
     probe_failures: [AtomicU64; FenceReason::ALL.len()],
+    /// What its engine listed last.
+    catalogue: ArcSwapOption<Catalogue>,
+    /// Whether somebody is looking for its address.
+    searching: AtomicBool,
 }
 
 /// What is promised to a replica, and how fast it is believed to be.
@@ -89,6 +110,8 @@ impl Replica {
             inflight: AtomicU32::new(0),
             work: Mutex::new(Work { backlog: Backlog::default(), rates: estimate::START }),
             probe_failures: Default::default(),
+            catalogue: ArcSwapOption::empty(),
+            searching: AtomicBool::new(false),
         }
     }
 
@@ -107,9 +130,55 @@ impl Replica {
         *self.address.write() = Some(address);
     }
 
-    /// Whether it serves `model`; a replica without a list, and a request without a model, fit everywhere.
+    /// Whether nobody is looking for its address yet; the caller does now.
+    pub fn begin_search(&self) -> bool {
+        !self.searching.swap(true, Relaxed)
+    }
+
+    /// The search is over.
+    pub fn end_search(&self) {
+        self.searching.store(false, Relaxed);
+    }
+
+    /// Whether it may serve `model`; a request without a model fits everywhere.
     pub fn serves(&self, model: Option<&str>) -> bool {
-        self.spec.models.is_empty() || model.is_none_or(|m| self.spec.models.iter().any(|own| own == m))
+        model.is_none_or(|m| self.fit(m) != Fit::No)
+    }
+
+    /// Whether it is one for `model`: what the configuration says counts, else what its engine lists.
+    pub fn fit(&self, model: &str) -> Fit {
+        if !self.spec.models.is_empty() {
+            return if self.spec.models.iter().any(|own| own == model) { Fit::Listed } else { Fit::No };
+        }
+        match &*self.catalogue.load() {
+            Some(known) if known.lists(model) => Fit::Listed,
+            Some(known) if known.is_easygoing() => Fit::Easygoing,
+            Some(known) if !known.is_empty() => Fit::No,
+            _ => Fit::Unknown,
+        }
+    }
+
+    /// What its engine listed last.
+    pub fn catalogue(&self) -> Option<Arc<Catalogue>> {
+        self.catalogue.load_full()
+    }
+
+    /// Takes in what its engine lists; whether that is news.
+    pub(super) fn set_catalogue(&self, listed: Catalogue) -> bool {
+        let listed = listed.restricted(&self.spec.models);
+        let is_new = self.catalogue.load().as_deref() != Some(&listed);
+        if is_new {
+            self.catalogue.store(Some(Arc::new(listed)));
+        }
+        is_new
+    }
+
+    /// The models that it serves, as far as that is known.
+    pub fn model_names(&self) -> BTreeSet<String> {
+        match self.catalogue() {
+            Some(known) if self.spec.models.is_empty() => known.names().map(str::to_owned).collect(),
+            _ => self.spec.models.iter().cloned().collect(),
+        }
     }
 
     /// Whether new requests may come.

@@ -3,6 +3,7 @@
 use super::Fleet;
 use super::claim::ClaimGuard;
 use super::landing::Leader;
+use super::pins::put_first;
 use super::reservation::{Reservation, Share};
 use super::selection::{CacheAware, RouteKey, encode, take_decision};
 use crate::policy::cost::Tokens;
@@ -43,6 +44,8 @@ pub struct Prompt<'a> {
     pub streams: bool,
     /// The session that it belongs to.
     pub session: Option<Hint>,
+    /// The replica that alone holds what the request names.
+    pub pinned: Option<ReplicaId>,
 }
 
 /// Where a prompt goes first, and what is held for it there.
@@ -76,8 +79,9 @@ impl Router {
         &self.fleet
     }
 
-    /// Ranks the replicas for a prompt and reserves its share of the first one; claims its prefix there, unless it is to
-    /// wait for one that reads it, which it may for `patience_ms`. `None` when there is no candidate.
+    /// Ranks the replicas for a prompt (one that alone can answer goes first) and reserves its share of the first one;
+    /// claims its prefix there, unless it is to wait for one that reads it, which it may for `patience_ms`. `None` when
+    /// there is no candidate.
     pub fn place(&self, prompt: Prompt<'_>, patience_ms: f64) -> Option<Placed> {
         let request = RouteRequest {
             body_bytes: prompt.body_bytes,
@@ -91,7 +95,10 @@ impl Router {
         let _booking = self.booking.lock();
         // the ranking has weighed health already, failing open included
         self.balancer.select_with(&key, 1, |_, _| true)?;
-        let decision = take_decision()?;
+        let mut decision = take_decision()?;
+        if let Some(replica) = prompt.pinned {
+            put_first(&mut decision, replica);
+        }
         let first = *decision.ranked.first()?;
         let reservation = self.reserve(first, prompt)?;
         let next = match self.leader(&decision, prompt, patience_ms) {

@@ -2,6 +2,7 @@
 
 use super::RequestIds;
 use super::body::Body;
+use super::cors::Permission;
 use super::rank::RankField;
 use super::relay::Relay;
 use crate::api::endpoint::Endpoint;
@@ -13,6 +14,7 @@ use crate::policy::hint::{Hint, Source};
 use crate::policy::retry::{Failure, Verdict};
 use crate::policy::select::Decision;
 use crate::telemetry::metrics::InflightGuard;
+use crate::types::ReplicaId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -29,8 +31,14 @@ pub struct Context {
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
     pub(super) relay: Relay,
+    /// The name of the client's key.
+    pub(super) key: Option<Arc<str>>,
+    /// What the answer says to pages of other origins.
+    pub(super) permission: Permission,
     /// Why ramjet answers itself, where that was decided before an error was made of it.
     pub(super) own_error: Option<ErrorKind>,
+    /// What the error says besides.
+    pub(super) hint: String,
     /// How the last attempt failed.
     pub(super) failure: Option<Failure>,
     /// Counts the request until the context goes.
@@ -54,6 +62,10 @@ pub(super) struct PromptFacts {
     pub(super) streams: bool,
     /// Whether one answer is asked for.
     pub(super) is_single: bool,
+    /// Whether the engine is told to keep nothing.
+    pub(super) is_stateless: bool,
+    /// The replica that alone holds what the request names.
+    pub(super) pinned: Option<ReplicaId>,
 }
 
 impl PromptFacts {
@@ -65,6 +77,7 @@ impl PromptFacts {
             model: self.model.as_deref(),
             streams: self.streams,
             session: self.session(),
+            pinned: self.pinned,
         }
     }
 
@@ -108,7 +121,10 @@ impl Context {
             route: None,
             attempt: None,
             relay: Relay::default(),
+            key: None,
+            permission: Permission::default(),
             own_error: None,
+            hint: String::new(),
             failure: None,
             _inflight: inflight,
         }
@@ -117,6 +133,11 @@ impl Context {
     /// The fingerprints of the prompt; empty when there are none.
     pub(super) fn chain(&self) -> Arc<[u64]> {
         self.prompt.chain.clone().unwrap_or_default()
+    }
+
+    /// Whether the body asks for nothing that an engine would keep, so that a repetition costs work and no more.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.endpoint.is_repeatable() || (self.endpoint == Endpoint::Responses && self.prompt.is_stateless)
     }
 
     /// Attempts made.

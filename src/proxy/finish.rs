@@ -19,6 +19,9 @@ impl Proxy {
         }
         let outcome = outcome(session, ctx, left);
         self.metrics.ended(&outcome);
+        if let Some(key) = &ctx.key {
+            self.metrics.key_used(key, &outcome);
+        }
         if self.settings.access_log && ctx.endpoint != Endpoint::Health {
             self.write_access_line(ctx, &outcome, end_word(e, ctx, left));
         }
@@ -39,6 +42,7 @@ impl Proxy {
             overlap: tried.map_or(0, |r| r.overlap),
             replica: replica.map(|r| r.name()),
             attempts: ctx.attempts(),
+            key: ctx.key.as_deref(),
             decision,
             end,
         };

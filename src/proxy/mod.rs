@@ -3,7 +3,7 @@
 //! | phase | file | what happens |
 //! |---|---|---|
 //! | a new connection | `front.rs` | HTTP/1 or HTTP/2 |
-//! | `request_filter` | `request.rs`, `body.rs`, `prepare.rs` | own endpoints; the body is read and fingerprinted |
+//! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `rank.rs` | a replica is chosen and reserved; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
 //! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs` | the answer passes; it is read beside |
@@ -13,11 +13,14 @@
 //! **Architecture invariant:** everything that is counted is held by a guard in the [`Context`] and given back when
 //! that is dropped, whatever the way out. `logging` counts, it releases nothing.
 
+mod auth;
 mod body;
 mod context;
+mod cors;
 mod finish;
 mod front;
 mod headers;
+mod models;
 mod peer;
 mod prepare;
 mod rank;
@@ -26,11 +29,14 @@ mod request;
 mod respond;
 mod retry;
 
+pub use auth::ClientKeys;
 pub use context::Context;
+pub use cors::Cors;
 pub use front::Front;
 pub use peer::keepalive;
 pub use prepare::{PromptShape, prepare};
 
+use crate::api::model::Aliases;
 use crate::fleet::router::Router;
 use crate::policy::retry::Limits as RetryLimits;
 use crate::telemetry::metrics::Metrics;
@@ -81,12 +87,26 @@ pub struct Settings {
     pub access_log: bool,
 }
 
+/// What is asked of clients, and what they see of models.
+#[derive(Default)]
+pub struct ClientRules {
+    /// The keys of which they need one; `None`: none is needed.
+    pub keys: Option<ClientKeys>,
+    /// The origins that are answered here; `None`: that is the engines' business.
+    pub cors: Option<Cors>,
+    /// Other names for models.
+    pub aliases: Aliases,
+    /// Tokens by which the context lengths of models are shown shorter than they are.
+    pub context_margin: u64,
+}
+
 /// The proxy service; copies share everything.
 #[derive(Clone)]
 pub struct Proxy {
     router: Arc<Router>,
     metrics: Arc<Metrics>,
     settings: Settings,
+    rules: Arc<ClientRules>,
     /// Set when the process has begun to go away.
     draining: Arc<AtomicBool>,
     ids: Arc<RequestIds>,
@@ -105,10 +125,12 @@ impl Proxy {
         router: Arc<Router>,
         metrics: Arc<Metrics>,
         settings: Settings,
+        rules: ClientRules,
         draining: Arc<AtomicBool>,
         seed: u64,
     ) -> Self {
-        Proxy { router, metrics, settings, draining, ids: Arc::new(RequestIds { seed, next: AtomicU64::new(0) }) }
+        let ids = Arc::new(RequestIds { seed, next: AtomicU64::new(0) });
+        Proxy { router, metrics, settings, rules: Arc::new(rules), draining, ids }
     }
 }
 

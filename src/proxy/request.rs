@@ -2,10 +2,15 @@
 
 use super::body::{BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
+use super::cors::is_preflight;
+use super::models::form_of;
 use super::prepare::{prepare, session_key};
 use super::{Proxy, body, respond};
-use crate::api::endpoint::Endpoint;
+use crate::api::endpoint::{Endpoint, stored_response};
 use crate::api::errors::ErrorKind;
+use crate::api::model::Form;
+use crate::fleet::pins::id_key;
+use crate::types::ReplicaId;
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
@@ -20,14 +25,34 @@ impl Proxy {
         self.keep_connection(session);
         let head = session.req_header();
         ctx.endpoint = Endpoint::of(head.method.as_str(), head.uri.path());
+        if let Some(cors) = &self.rules.cors {
+            ctx.permission = cors.permission(head);
+            if is_preflight(head) {
+                respond::preflight(session, ctx).await?;
+                return Ok(true);
+            }
+        }
         if ctx.endpoint == Endpoint::Health {
-            respond::health(session, self.router.fleet()).await?;
+            respond::health(session, self.router.fleet(), self.draining.load(Relaxed), ctx).await?;
             return Ok(true);
         }
-        if ctx.endpoint.is_inference() {
+        if let Some(keys) = &self.rules.keys {
+            ctx.key = keys.admit(session.req_header_mut());
+            if ctx.key.is_none() {
+                return refuse(ctx, ErrorKind::Unauthorized);
+            }
+        }
+        if self.show_models(session, ctx).await? {
+            return Ok(true);
+        }
+        if ctx.endpoint.is_read() || self.must_know_model(session.req_header()) {
             self.read_prompt(session, ctx).await?;
         } else if content_length(session.req_header()).is_some_and(|n| n > self.settings.max_body) {
             return refuse(ctx, ErrorKind::BodyTooLarge);
+        }
+        let head = session.req_header();
+        if let Some(id) = stored_response(head.method.as_str(), head.uri.path()) {
+            ctx.prompt.pinned = self.holder(id_key(id.as_bytes(), self.settings.shape.secret));
         }
         Ok(false)
     }
@@ -59,8 +84,10 @@ impl Proxy {
                 return refuse(ctx, kind);
             }
         };
-        self.understand(ctx)?;
-        if let Some(name) = self.session_name(session.req_header()) {
+        let head = session.req_header();
+        self.resolve_alias(head, ctx);
+        self.understand(head, ctx)?;
+        if let Some(name) = self.session_name(head).filter(|_| ctx.endpoint.is_inference()) {
             ctx.prompt.hint = Some(name);
         }
         Ok(())
@@ -73,7 +100,7 @@ impl Proxy {
         self.settings.session_headers.iter().find_map(value).map(|value| session_key(value.as_bytes()))
     }
 
-    fn understand(&self, ctx: &mut Context) -> Result<()> {
+    fn understand(&self, head: &RequestHeader, ctx: &mut Context) -> Result<()> {
         let Some(bytes) = ctx.body.held() else { return Ok(()) };
         let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.strip_max_tokens_over);
         ctx.prompt = PromptFacts {
@@ -85,14 +112,30 @@ impl Proxy {
             anchor: prepared.anchor,
             streams: prepared.streams,
             is_single: prepared.is_single,
+            is_stateless: prepared.is_stateless,
+            pinned: prepared.previous.and_then(|key| self.holder(key)),
         };
         if let Some(edited) = prepared.edited {
             ctx.body = body::Body::Held(edited);
         }
+        if let (None, Some(form @ Form::Multipart(_)), Some(body)) = (&ctx.prompt.model, form_of(head), ctx.body.held())
+        {
+            ctx.prompt.model = form.model(body).map(|named| named.name);
+        }
         match &ctx.prompt.model {
-            Some(model) if !self.router.fleet().serves(model) => refuse(ctx, ErrorKind::ModelNotFound),
+            Some(model) if !self.router.fleet().serves(model) => {
+                ctx.hint = self.instead_of(model);
+                refuse(ctx, ErrorKind::ModelNotFound)
+            }
             _ => Ok(()),
         }
+    }
+
+    /// The replica that gave out an id.
+    fn holder(&self, key: u64) -> Option<ReplicaId> {
+        let holder = self.router.fleet().pins().find(key)?;
+        self.metrics.pinned();
+        Some(holder)
     }
 }
 

@@ -7,26 +7,47 @@ use crate::api::errors::{Dialect, ErrorKind};
 use crate::fleet::{Fleet, FleetHealth};
 use bytes::Bytes;
 use http::Method;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
 use pingora_error::{Error, ErrorSource, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::{FailToProxy, Session};
 use std::fmt::Write;
 
 /// `GET /health`: the fleet in one word and each replica by its ordinal, never by name.
-pub(super) async fn health(session: &mut Session, fleet: &Fleet) -> Result<()> {
-    let status = if fleet.health() == FleetHealth::Unhealthy { 503 } else { 200 };
+pub(super) async fn health(session: &mut Session, fleet: &Fleet, draining: bool, ctx: &Context) -> Result<()> {
+    let word = health_word(fleet.health(), draining);
+    let status = if matches!(word, "ok" | "degraded") { 200 } else { 503 };
     let mut head = ResponseHeader::build(status, Some(4))?;
     head.insert_header(CACHE_CONTROL, "no-store")?;
-    answer(session, head, health_body(fleet)).await
+    ctx.permission.apply(&mut head)?;
+    answer(session, head, health_body(fleet, word)).await
 }
 
-fn health_body(fleet: &Fleet) -> String {
-    let word = match fleet.health() {
+/// One model or all of them.
+pub(super) async fn models(session: &mut Session, body: String, ctx: &Context) -> Result<()> {
+    let mut head = ResponseHeader::build(200, Some(8))?;
+    head.insert_header("x-ramjet-request-id", &ctx.id)?;
+    ctx.permission.apply(&mut head)?;
+    answer(session, head, body).await
+}
+
+/// A browser's question whether it may ask.
+pub(super) async fn preflight(session: &mut Session, ctx: &Context) -> Result<()> {
+    let head = ctx.permission.preflight(session.req_header())?;
+    session.write_response_header(Box::new(head), true).await?;
+    Ok(())
+}
+
+fn health_word(health: FleetHealth, draining: bool) -> &'static str {
+    match health {
+        _ if draining => "draining",
         FleetHealth::Ok => "ok",
         FleetHealth::Degraded => "degraded",
         FleetHealth::Unhealthy => "unhealthy",
-    };
+    }
+}
+
+fn health_body(fleet: &Fleet, word: &str) -> String {
     let mut out = format!(r#"{{"status":"{word}","replicas":["#);
     for (n, replica) in fleet.replicas().iter().enumerate() {
         let (state, fence) = match replica.fence() {
@@ -57,7 +78,7 @@ pub(super) async fn failure(session: &mut Session, e: &Error, ctx: &Context) -> 
     {
         log::debug!("request {}: the error could not be sent: {unsent}", ctx.id);
     }
-    if kind == Some(ErrorKind::BodyTooLarge) {
+    if matches!(kind, Some(ErrorKind::BodyTooLarge | ErrorKind::Unauthorized)) {
         linger(session).await;
     }
     FailToProxy { error_code: status, can_reuse_downstream: false }
@@ -86,9 +107,13 @@ async fn error(session: &mut Session, kind: ErrorKind, ctx: &Context) -> Result<
     let mut head = ResponseHeader::build(kind.status(), Some(8))?;
     head.insert_header("x-ramjet-error", kind.code())?;
     head.insert_header("x-ramjet-request-id", &ctx.id)?;
+    if kind == ErrorKind::Unauthorized {
+        head.insert_header(WWW_AUTHENTICATE, "Bearer realm=\"ramjet\"")?;
+    }
+    ctx.permission.apply(&mut head)?;
     session.set_keepalive(None);
     let dialect = Dialect::of(session.req_header().uri.path());
-    answer(session, head, kind.body(dialect)).await
+    answer(session, head, kind.body_with(dialect, &ctx.hint)).await
 }
 
 async fn answer(session: &mut Session, mut head: ResponseHeader, body: String) -> Result<()> {

@@ -3,6 +3,7 @@
 use super::Proxy;
 use super::context::Context;
 use super::relay::is_final;
+use crate::engine::discovery::look_again;
 use crate::policy::retry::{Failure, Progress, Verdict, verdict};
 use http::header::RETRY_AFTER;
 use pingora_error::{Error, ErrorSource, ErrorType, Result};
@@ -20,6 +21,9 @@ impl Proxy {
             ErrorType::ConnectTimedout => Failure::ConnectTimeout,
             _ => Failure::Connect,
         };
+        if let Some(attempt) = &ctx.attempt {
+            look_again(attempt.reservation.replica().clone(), failure == Failure::ConnectTimeout);
+        }
         let again = self.after(failure, session, ctx);
         e.set_retry(again);
         e
@@ -81,13 +85,16 @@ impl Proxy {
 
     fn verdict(&self, failure: Failure, session: &Session, ctx: &Context) -> Verdict {
         let Some(route) = &ctx.route else { return Verdict::GiveUp };
+        // what one replica keeps, another one does not know: its word for that would hide the failure. But where nobody
+        // listens any more, not to know is the truth
+        let may_move = ctx.prompt.pinned.is_none() || failure.is_connect();
         let progress = Progress {
             attempts: route.attempts,
             renewed: route.renewed,
-            candidates_left: route.position + 1 < route.decision.ranked.len(),
+            candidates_left: may_move && route.position + 1 < route.decision.ranked.len(),
             answered: has_answered(session),
             replayable: ctx.body.held().is_some() || !session.as_ref().retry_buffer_truncated(),
-            repeatable: ctx.endpoint.is_repeatable() || session.req_header().method.is_idempotent(),
+            repeatable: ctx.is_repeatable() || session.req_header().method.is_idempotent(),
         };
         verdict(failure, progress, self.settings.retry)
     }

@@ -3,7 +3,7 @@
 use crate::telemetry::metrics::Metrics;
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use pingora_core::server::{ExecutionPhase, ShutdownWatch};
+use pingora_core::server::{ExecutionPhase, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
 use pingora_core::services::background::BackgroundService;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -16,6 +16,48 @@ const DRAIN_POLL: Duration = Duration::from_millis(50);
 /// How long it stays idle before it ends: the tail of an answer may still be on its way, and a request may just have
 /// been accepted.
 const IDLE_BEFORE_EXIT: Duration = Duration::from_secs(1);
+
+/// The signals that end the process: SIGTERM in steps, SIGINT at once, SIGQUIT by handing over.
+pub(super) struct Signals {
+    pub(super) grace: Duration,
+    pub(super) draining: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl ShutdownSignalWatch for Signals {
+    /// Returns when the listeners are to close. After SIGTERM that is later, when balancers have had time to see that
+    /// health says draining.
+    async fn recv(&self) -> ShutdownSignal {
+        let caught = (signal(SignalKind::quit()), signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+        let (Ok(mut quit), Ok(mut terminate), Ok(mut interrupt)) = caught else {
+            log::error!("signals cannot be caught");
+            return ShutdownSignal::FastShutdown;
+        };
+        tokio::select! {
+            _ = quit.recv() => return ShutdownSignal::GracefulUpgrade,
+            _ = interrupt.recv() => return ShutdownSignal::FastShutdown,
+            _ = terminate.recv() => self.draining.store(true, Relaxed),
+        }
+        log::info!("draining: the listeners close in {:?}", self.grace);
+        let mut again = async move || {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            log::warn!("told to stop again, exiting at once");
+        };
+        tokio::select! {
+            () = again() => return ShutdownSignal::FastShutdown,
+            () = tokio::time::sleep(self.grace) => {}
+        }
+        // from here on Pingora is deaf
+        tokio::spawn(async move {
+            again().await;
+            std::process::exit(0);
+        });
+        ShutdownSignal::GracefulTerminate
+    }
+}
 
 /// Lets a process that was told to stop, or whose successor is taking over, end well: its clients are told to connect
 /// anew after their answer, and it exits soon after its last request. Pingora alone would sleep out the whole drain

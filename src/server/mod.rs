@@ -3,8 +3,9 @@
 mod lifecycle;
 
 use crate::admin::Admin;
+use crate::api::model::Aliases;
 use crate::cli::Cli;
-use crate::config::{self, AccessLog, Config, ListenAddr};
+use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
 use crate::engine::discovery::Configured;
 use crate::engine::probe::{ReadinessProbe, ReadinessSpec};
 use crate::fleet::replica::{ReplicaSpec, Role};
@@ -18,12 +19,12 @@ use crate::policy::retry::Limits;
 use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
 use crate::proxy::keepalive;
-use crate::proxy::{Front, Phases, PromptShape, Proxy, Settings};
+use crate::proxy::{ClientKeys, ClientRules, Cors, Front, Phases, PromptShape, Proxy, Settings};
 use crate::telemetry::metrics::Metrics;
 use http::HeaderValue;
 use pingora_core::listeners::TcpSocketOptions;
-use pingora_core::server::Server;
 use pingora_core::server::configuration::Opt;
+use pingora_core::server::{RunArgs, Server};
 use pingora_core::services::background::background_service;
 use pingora_core::services::listening::Service;
 use pingora_load_balancing::{Backends, LoadBalancer};
@@ -62,7 +63,8 @@ pub enum StartError {
 ///
 /// # Errors
 /// [`StartError`]; nothing has been served then.
-pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, StartError> {
+pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, StartError> {
+    let config = &loaded.config;
     if !cli.upgrade {
         check_addresses(config)?;
     }
@@ -77,10 +79,10 @@ pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, Start
     let background = background_service("replicas", balancer);
     let router = Arc::new(Router::new(fleet.clone(), background.task()));
     let draining = Arc::new(AtomicBool::new(false));
-    let proxy = Proxy::new(router, metrics.clone(), settings(config), draining.clone(), random());
+    let proxy = Proxy::new(router, metrics.clone(), settings(config), client_rules(loaded), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let api = api_service(&server, config, &proxy, open_http2.clone());
-    let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone()));
+    let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone(), draining.clone()));
     admin.add_tcp(&config.listen.admin.to_string());
     admin.threads = Some(1);
 
@@ -95,9 +97,11 @@ pub fn run(config: &Config, cli: &Cli) -> Result<std::convert::Infallible, Start
     }
     server.add_service(background);
     let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
+    let signals = lifecycle::Signals { grace: config.server.grace, draining: draining.clone() };
     server.add_service(background_service("drain", lifecycle::Drain { metrics, draining, open_http2, phases }));
     server.add_service(background_service("hangup", lifecycle::Hangup));
-    server.run_forever()
+    server.run(RunArgs { shutdown_signal: Box::new(signals) });
+    std::process::exit(0)
 }
 
 /// Fails early and clearly: Pingora tries a busy address for half a minute and then lives on without the listener.
@@ -161,6 +165,16 @@ fn params(config: &Config) -> Params {
             min_blocks: flight.min_blocks,
             max_hold_ms: flight.max_hold.as_secs_f64() * 1000.0,
         },
+    }
+}
+
+fn client_rules(loaded: &Loaded) -> ClientRules {
+    let keys = loaded.client_keys.as_ref();
+    ClientRules {
+        keys: keys.map(|keys| ClientKeys::new(keys.iter().map(|key| (key.name.clone(), key.sha256)))),
+        cors: Cors::new(&loaded.config.cors.origins),
+        aliases: Aliases::new(loaded.config.compat.model_aliases.clone()),
+        context_margin: loaded.config.compat.context_margin.into(),
     }
 }
 

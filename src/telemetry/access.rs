@@ -26,6 +26,8 @@ pub struct Access<'a> {
     pub replica: Option<&'a str>,
     /// Attempts made.
     pub attempts: u32,
+    /// The name of the client's key, where keys are asked for.
+    pub key: Option<&'a str>,
     /// The choice.
     pub decision: Option<&'a Decision>,
     /// How it ended in one word: `ok`, `client_left`, or the code of the error.
@@ -56,6 +58,9 @@ impl Access<'_> {
         );
         if let Some(gate) = self.decision.map(|d| d.gate).filter(|gate| *gate != Gate::Open) {
             let _infallible = write!(out, r#","lane":"{}""#, gate.label());
+        }
+        if self.key.is_some() {
+            let _infallible = write!(out, r#","key":{}"#, quoted(self.key));
         }
         for (name, value) in [
             ("ttft_ms", o.ttft.map(millis)),
@@ -120,6 +125,7 @@ mod tests {
             overlap: 1,
             replica: Some("gpu \"a\""),
             attempts: 1,
+            key: Some("team"),
             decision: None,
             end: "ok",
         }
@@ -127,6 +133,7 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(value["replica"], "gpu \"a\"");
         assert_eq!(value["ms"], 1500);
+        assert_eq!(value["key"], "team");
         assert_eq!(value["prompt"], 9);
         assert!(value.get("cached").is_none() && value.get("ttft_ms").is_none());
     }

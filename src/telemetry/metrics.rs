@@ -30,6 +30,8 @@ metrics! {
     pub struct Metrics {
         requests: counters("ramjet_requests_total",
             "Requests ended, by endpoint, status and whether the answer was streamed.", &["endpoint", "code", "stream"]);
+        key_requests: counters("ramjet_client_key_requests_total",
+            "Requests ended, by the name of the client's key and status.", &["key", "code"]);
         inflight: gauge("ramjet_requests_inflight", "Requests being served.");
         ttft: histogram("ramjet_ttft_seconds", "Time to the first generated token of streamed answers.", TTFT);
         duration: histograms("ramjet_request_duration_seconds",
@@ -52,6 +54,8 @@ metrics! {
         decisions: counters("ramjet_route_decisions_total", "Choices, by what decided.", &["outcome"]);
         lane: counters("ramjet_route_lane_total",
             "Choices, by what the lane for long prompts had to do with them.", &["gate"]);
+        pinned: counter("ramjet_route_pinned_total",
+            "Requests that named something known to be kept by one replica, which goes first while it takes requests.");
         decision_time: histogram("ramjet_route_decision_seconds", "Time of one choice, lock included.", DECISION);
         single_flight: counters("ramjet_single_flight_total",
             "Requests that read, or share, a prefix which nobody has read yet, by what was done about it.", &["outcome"]);
@@ -153,6 +157,11 @@ impl Metrics {
         self.single_flight.with_label_values(&[what.label()]).inc();
     }
 
+    /// A request named something that one replica holds.
+    pub fn pinned(&self) {
+        self.pinned.inc();
+    }
+
     /// An attempt failed.
     pub fn attempt_failed(&self, endpoint: Endpoint, failure: Failure) {
         self.upstream_errors.with_label_values(&[endpoint.label(), failure.label()]).inc();
@@ -191,6 +200,11 @@ impl Metrics {
         if o.answered && o.endpoint.is_inference() && o.usage.cached.is_none() {
             self.unreported.inc();
         }
+    }
+
+    /// A request with a client's key ended.
+    pub fn key_used(&self, name: &str, o: &Outcome) {
+        self.key_requests.with_label_values(&[name, code(o.status)]).inc();
     }
 
     /// The Prometheus text format, with the fleet as it is now.

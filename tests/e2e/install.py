@@ -123,11 +123,15 @@ def model():
     return once(name, "the tiny model", lambda folder: tiny_model.write(folder / "tiny.gguf")) / "tiny.gguf"
 
 
-def client_python():
-    requirements = HERE / "requirements.txt"
-    name = f"client-{digest(requirements.read_text(), sys.version, sys.base_prefix)}"
-    folder = once(name, "the client's environment", lambda folder: virtual_environment(folder, "-r", requirements))
+def environment(name, requirements):
+    """The Python of a virtual environment that holds what the file `requirements` pins."""
+    name = f"{name}-{digest(requirements.read_text(), sys.version, sys.base_prefix)}"
+    folder = once(name, f"the environment of {name}", lambda folder: virtual_environment(folder, "-r", requirements))
     return folder / "bin" / "python"
+
+
+def client_python():
+    return environment("client", HERE / "requirements.txt")
 
 
 if __name__ == "__main__":

@@ -4,11 +4,14 @@
 
 mod bodies;
 mod chaos;
+mod clients;
+mod dialects;
 mod failover;
 mod flight;
 mod health;
 mod lane;
 mod leaving;
+mod models;
 mod oddities;
 mod ranks;
 mod relaying;

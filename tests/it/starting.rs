@@ -73,7 +73,8 @@ async fn it_serves_on_a_unix_socket_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn on_sigterm_a_running_stream_finishes_and_the_exit_code_is_0() {
     let engine = Engine::start().await;
-    let mut ramjet = Ramjet::start(&[engine.addr]).await;
+    let start = Start { upstreams: &[engine.addr], config: "server: { grace: 50ms }", ..Start::default() };
+    let mut ramjet = Ramjet::start_with(start).await;
     let body = chat_body(500, "");
     let mut h1 = client::begin_chat(ramjet.api, "decode", &body).await.unwrap();
     h1.head().await.unwrap();
@@ -82,13 +83,52 @@ async fn on_sigterm_a_running_stream_finishes_and_the_exit_code_is_0() {
     until("new connections are refused", || async { client::get(api, "/health").await.is_err() }).await;
     assert_eq!(ramjet.ended(), None, "a stream is still running");
     drop(h1);
-    let mut code = None;
+    assert_eq!(exit_code(&mut ramjet).await, 0);
+}
+
+async fn exit_code(ramjet: &mut Ramjet) -> i32 {
     let deadline = std::time::Instant::now() + crate::support::PATIENCE;
-    while code.is_none() && std::time::Instant::now() < deadline {
+    loop {
+        if let Some(code) = ramjet.ended() {
+            return code;
+        }
+        assert!(std::time::Instant::now() < deadline, "waited in vain: the process ends");
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        code = ramjet.ended();
     }
-    assert_eq!(code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn during_the_grace_health_says_draining_and_requests_are_served_until_a_second_sigterm() {
+    let engine = Engine::start().await;
+    let start = Start { upstreams: &[engine.addr], config: "server: { grace: 1h }", ..Start::default() };
+    let mut ramjet = Ramjet::start_with(start).await;
+    let mut stream = client::begin_chat(ramjet.api, "decode", &chat_body(500, "")).await.unwrap();
+    stream.head().await.unwrap();
+    ramjet.signal("TERM");
+    let health = || async { client::get(ramjet.api, "/health").await.unwrap() };
+    until("health says draining", || async { health().await.json()["status"] == "draining" }).await;
+    assert_eq!(health().await.status, 503);
+    assert_eq!(client::get(ramjet.admin, "/readyz").await.unwrap().status, 503);
+    let answer = client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    assert_eq!(ramjet.ended(), None);
+    ramjet.signal("TERM");
+    assert_eq!(exit_code(&mut ramjet).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_sigterm_ends_what_still_runs_after_the_grace() {
+    let engine = Engine::start().await;
+    let start = Start { upstreams: &[engine.addr], config: "server: { grace: 0ms }", ..Start::default() };
+    let mut ramjet = Ramjet::start_with(start).await;
+    let mut stream = client::begin_chat(ramjet.api, "decode", &chat_body(500, "")).await.unwrap();
+    stream.head().await.unwrap();
+    let api = ramjet.api;
+    ramjet.signal("TERM");
+    until("new connections are refused", || async { client::get(api, "/health").await.is_err() }).await;
+    assert_eq!(ramjet.ended(), None, "a stream is still running");
+    ramjet.signal("TERM");
+    assert_eq!(exit_code(&mut ramjet).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,12 +17,16 @@ const LAYERS: [&[&str]; 6] = [
 const ALLOWED: [(&str, &str); 1] = [("api", "prefix")];
 
 fn sources(dir: &Path) -> Vec<PathBuf> {
+    files(dir, "rs")
+}
+
+fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     let mut out = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         match path.is_dir() {
-            true => out.extend(sources(&path)),
-            false if path.extension().is_some_and(|e| e == "rs") => out.push(path),
+            true => out.extend(files(&path, extension)),
+            false if path.extension().is_some_and(|e| e == extension) => out.push(path),
             false => {}
         }
     }
@@ -78,6 +82,12 @@ fn every_file_says_why_it_exists_and_stays_readable() {
             assert!(text.starts_with("//! "), "{} has no header", path.display());
             assert!(text.lines().count() <= 420, "{} is too long", path.display());
         }
+    }
+    for path in files(&root().join("tests"), "py") {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let body = if text.starts_with("#!") { text.split_once('\n').unwrap().1 } else { &text };
+        assert!(body.starts_with("\"\"\""), "{} has no header", path.display());
+        assert!(text.lines().count() <= 420, "{} is too long", path.display());
     }
 }
 

@@ -29,7 +29,7 @@ fn the_environment_alone_starts_a_router() {
         ("RJ_ROUTE_JOURNAL", "/tmp/journal"),
         ("RJ_MAX_TOKENS_STRIP", ""),
     ];
-    let Loaded { config, warnings } = from_env(&env).unwrap();
+    let Loaded { config, warnings, .. } = from_env(&env).unwrap();
     assert_eq!(warnings, ["RJ_ROUTE_JOURNAL: known, but this version does not act on it"]);
     assert_eq!(config.fleet.replicas.len(), 2);
     for replica in &config.fleet.replicas {

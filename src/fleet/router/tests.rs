@@ -46,7 +46,15 @@ fn chain(text: u64, own: u64) -> Arc<[u64]> {
 }
 
 fn prompt(chain: &Arc<[u64]>) -> Prompt<'_> {
-    Prompt { chain, body_bytes: 206_848, prompt_bytes: 206_848, model: None, streams: true, session: None }
+    Prompt {
+        chain,
+        body_bytes: 206_848,
+        prompt_bytes: 206_848,
+        model: None,
+        streams: true,
+        session: None,
+        pinned: None,
+    }
 }
 
 /// What a request does once it is at its replica.

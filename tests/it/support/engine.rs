@@ -33,6 +33,8 @@ struct Shared {
     probes: AtomicU64,
     /// Wakes the plays that wait for a call.
     calls: Notify,
+    /// What `/v1/models` answers; an empty list if nothing is set.
+    models: Mutex<Option<String>>,
     /// Plays for the next requests, before what their headers say.
     script: Mutex<VecDeque<String>>,
 }
@@ -82,6 +84,11 @@ impl Engine {
         self.shared.calls.notify_waiters();
     }
 
+    /// What the engine lists from now on, as the items of `data`.
+    pub(crate) fn lists(&self, models: &str) {
+        *self.shared.models.lock().unwrap() = Some(format!("{{\"object\":\"list\",\"data\":[{models}]}}"));
+    }
+
     /// Plays for the requests to come, whatever their headers say.
     pub(crate) fn script(&self, plays: &[&str]) {
         self.shared.script.lock().unwrap().extend(plays.iter().map(|p| (*p).to_owned()));
@@ -114,7 +121,9 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
         }
         if head.starts_with("GET ") && head.contains("/v1/models ") {
             shared.probes.fetch_add(1, Relaxed);
-            if answer(&mut stream, 200, "", b"{\"object\":\"list\",\"data\":[]}").await.is_err() {
+            let models = shared.models.lock().unwrap().clone();
+            let models = models.unwrap_or_else(|| "{\"object\":\"list\",\"data\":[]}".to_owned());
+            if answer(&mut stream, 200, "", models.as_bytes()).await.is_err() {
                 return;
             }
             continue;

@@ -1,0 +1,79 @@
+//! Models as clients see them: the list over all replicas, the names that stand for others, and what to say of one that
+//! is not there.
+
+use super::body::Body;
+use super::context::Context;
+use super::{Proxy, respond};
+use crate::api::catalogue::{self, merged};
+use crate::api::endpoint::Endpoint;
+use crate::api::model::Form;
+use http::Method;
+use http::header::CONTENT_TYPE;
+use pingora_error::Result;
+use pingora_http::RequestHeader;
+use pingora_proxy::Session;
+
+/// What stands before a model's name in the path that shows one.
+const ONE: &str = "/v1/models/";
+/// How many names an error lists.
+const MOST_NAMES: usize = 20;
+
+impl Proxy {
+    /// Answers for models if any engine has listed some; else an engine is asked.
+    pub(super) async fn show_models(&self, session: &mut Session, ctx: &Context) -> Result<bool> {
+        let head = session.req_header();
+        let one = head.uri.path().strip_prefix(ONE).filter(|_| head.method == Method::GET);
+        if ctx.endpoint != Endpoint::Models && one.is_none() {
+            return Ok(false);
+        }
+        let shown = self.models();
+        let body = match one {
+            Some(name) => shown.into_iter().find(|(id, _)| id == name).map(|(_, entry)| entry),
+            None => Some(shown).filter(|shown| !shown.is_empty()).map(|shown| catalogue::list(&shown)),
+        };
+        match body {
+            Some(body) => respond::models(session, body, ctx).await.map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    fn models(&self) -> Vec<(String, String)> {
+        let catalogues = self.router.fleet().catalogues();
+        merged(catalogues.iter().map(|c| &**c), &self.rules.aliases, self.rules.context_margin)
+    }
+
+    /// Whether the body of a request that is not understood otherwise is read for the model that it names.
+    pub(super) fn must_know_model(&self, head: &RequestHeader) -> bool {
+        let matters = !self.rules.aliases.is_empty() || self.router.fleet().models_differ();
+        matters && head.method == Method::POST && form_of(head).is_some()
+    }
+
+    /// Puts the model in place of its alias.
+    pub(super) fn resolve_alias(&self, head: &RequestHeader, ctx: &mut Context) {
+        if let (Some(body), Some(form)) = (ctx.body.held(), form_of(head))
+            && let Some(resolved) = self.rules.aliases.resolve(form, body)
+        {
+            ctx.body = Body::Held(resolved);
+        }
+    }
+
+    /// What to say of a model that no replica serves.
+    pub(super) fn instead_of(&self, model: &str) -> String {
+        let names = self.router.fleet().model_names();
+        let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+        names.extend(self.rules.aliases.iter().map(|(alias, _)| alias));
+        let more = names.len().saturating_sub(MOST_NAMES);
+        names.truncate(MOST_NAMES);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let model: String = model.chars().take(100).collect();
+        format!("There is no `{model}`, but there are: {}{more}.", names.join(", "))
+    }
+}
+
+/// How the body of a request is written; by default JSON, as engines take it.
+pub(super) fn form_of(head: &RequestHeader) -> Option<Form<'_>> {
+    match head.headers.get(CONTENT_TYPE) {
+        Some(kind) => Form::of(kind.to_str().ok()?),
+        None => Some(Form::Json),
+    }
+}
