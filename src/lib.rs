@@ -35,6 +35,7 @@
 //! | question | place |
 //! |---|---|
 //! | why did it go there? | [`policy::select`], [`policy::score`], [`policy::cost`] |
+//! | who waits for whom, and what keeps a session? | [`policy::flight`], [`policy::hint`] |
 //! | who is kept for long prompts, who has just come back? | [`policy::lane`], [`policy::slow_start`] |
 //! | what is learned, and how? | [`policy::estimate`], [`policy::backlog`], [`prefix::residency`] |
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |

@@ -50,6 +50,34 @@ impl PolicyKind {
     }
 }
 
+/// What is done about requests that share a prefix which is being read for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlightMode {
+    /// Only what has been read counts.
+    Off,
+    /// Likewise, and what `colocate` would have changed is counted.
+    Shadow,
+    /// They meet at the replica that reads it.
+    Colocate,
+    /// They meet there, and wait with the router until it is read.
+    Hold,
+}
+
+impl FlightMode {
+    /// Every choice, in the order in which documents list them.
+    pub const ALL: [FlightMode; 4] = [FlightMode::Off, FlightMode::Shadow, FlightMode::Colocate, FlightMode::Hold];
+
+    /// The word used in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            FlightMode::Off => "off",
+            FlightMode::Shadow => "shadow",
+            FlightMode::Colocate => "colocate",
+            FlightMode::Hold => "hold",
+        }
+    }
+}
+
 /// Where requests go that are short, in a fleet that has a lane for long prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShortPrompts {

@@ -16,6 +16,7 @@ use ramjet::fleet::Fleet;
 use ramjet::fleet::claim::ClaimGuard;
 use ramjet::fleet::replica::{ReplicaSpec, Role};
 use ramjet::fleet::router::{Prompt, Router};
+use ramjet::policy::flight::FlightParams;
 use ramjet::policy::health::Thresholds;
 use ramjet::policy::score::{AffinityParams, LoadParams};
 use ramjet::policy::select::Params;
@@ -74,6 +75,7 @@ fn fleet(replicas: u16) -> (Arc<Fleet>, Router) {
         policy: PolicyKind::Affinity,
         affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
         load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+        flight: FlightParams::default(),
     };
     let fleet = Arc::new(Fleet::new((0..replicas).map(spec).collect(), params, 256 << 20));
     let thresholds = Thresholds { failures: 2, successes: 2 };
@@ -104,10 +106,11 @@ fn decide(c: &mut Criterion) {
                 prompt_bytes: bytes,
                 model: Some("m"),
                 streams: true,
+                session: None,
                 pinned: None,
             };
             group.bench_function(BenchmarkId::new(format!("warm_{kib}_KiB"), replicas), |b| {
-                b.iter(|| router.place(black_box(prompt)));
+                b.iter(|| router.place(black_box(prompt), 0.0));
             });
         }
     }

@@ -67,7 +67,7 @@ const NAMES: [(&str, Act); 27] = [
     ("RJ_ROUTE_MAX_ATTEMPTS", Act::Key("retry.attempts")),
     ("RJ_API_ADDR", Act::List("listen.api")),
     ("RJ_METRICS_ADDR", Act::Key("listen.admin")),
-    ("RJ_ROUTE_PREFIX_SINGLE_FLIGHT_MODE", Act::Later),
+    ("RJ_ROUTE_PREFIX_SINGLE_FLIGHT_MODE", Act::Key("routing.single_flight.mode")),
     ("RJ_ROUTE_LONG_PROMPT_BYTES", Act::OrNull("routing.long_prompt.over")),
     (rules::LONG_PROMPT_UPSTREAMS, Act::Every(Said::Lane)),
     ("RJ_ROUTE_LONG_PROMPT_SHORT", Act::Key("routing.long_prompt.short")),

@@ -14,7 +14,7 @@ use super::reader::{self, Reader};
 use super::schema::{Kind, Section};
 use super::units::Quantity;
 use super::values::{AccessLog, Lane, ListenAddr};
-use crate::types::{Basis, PolicyKind, ShortPrompts};
+use crate::types::{Basis, FlightMode, PolicyKind, ShortPrompts};
 
 /// A kind whose values are one text.
 pub(super) trait Scalar {
@@ -245,7 +245,7 @@ macro_rules! words {
     )+ };
 }
 
-words!(PolicyKind, Basis, AccessLog, Lane, ShortPrompts);
+words!(PolicyKind, Basis, FlightMode, AccessLog, Lane, ShortPrompts);
 
 /// One word of a closed set.
 pub(super) struct Choice<T>(PhantomData<T>);
@@ -298,6 +298,13 @@ pub(super) const ENV_NAME: Text = Text {
     allowed: "the name of an environment variable in capitals, digits and _",
     rule: |text| text.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'),
     shown: false,
+};
+
+/// The name of a header.
+pub(super) const HEADER_NAME: Text = Text {
+    allowed: "up to 128 letters, digits and - _",
+    rule: |text| text.len() <= 128 && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)),
+    shown: true,
 };
 
 /// The origin of a web page (RFC 6454).

@@ -38,7 +38,7 @@ pub use self::problem::{Origin, Problem, Problems};
 pub use self::reference::reference;
 pub use self::table::{
     Affinity, Auth, Compat, Config, Cors, Fleet, Health, Limits, Listen, Log, LongPrompt, Readiness, Retry, Routing,
-    Server, SlowStart, Timeouts,
+    Server, SingleFlight, SlowStart, Timeouts,
 };
 pub use self::values::{AccessLog, Lane, ListenAddr, Replica, Secret};
 

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::kind::{
-    AnyAddr, ENV_NAME, FilePath, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr, WEB_ORIGIN,
-    bytes, choice, count, nested, number, span,
+    AnyAddr, ENV_NAME, FilePath, HEADER_NAME, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr,
+    WEB_ORIGIN, bytes, choice, count, nested, number, span,
 };
 use super::map::Names;
 use super::node::Node;
@@ -21,7 +21,7 @@ use super::rules::MOST_RANKS;
 use super::schema::{Kind, Section, settings};
 use super::url::{ReplicaUrl, Url};
 use super::values::{AccessLog, Lane, ListenAddr, Replica};
-use crate::types::{Basis, PolicyKind, ShortPrompts};
+use crate::types::{Basis, FlightMode, PolicyKind, ShortPrompts};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -125,6 +125,12 @@ settings! {
         index_memory: usize = 256 * MIB, bytes(MIB..=64 * GIB);
         /// Parameters of the affinity policy.
         affinity: Affinity = Affinity::default(), nested();
+        /// Requests that share a prefix which is being read for the first time.
+        single_flight: SingleFlight = SingleFlight::default(), nested();
+        /// Headers that name a session, the first one that a request has counts; prompt_cache_key in the body counts
+        /// after them. The same name, the same replica, while that is neither overloaded nor gone.
+        session_headers: Vec<String> = vec!["x-session-id".to_owned(), "x-session-affinity".to_owned()],
+            ListOf { min: 0, item: HEADER_NAME };
         /// The lane for long prompts: the replicas with lane: long, if there are any.
         long_prompt: LongPrompt = LongPrompt::default(), nested();
     }
@@ -153,6 +159,17 @@ settings! {
         max_load_units: u32 = 8, count(1..=1024);
         /// Whether a request weighs one unit only once its first token has come.
         phase_aware: bool = true, Switch;
+    }
+
+    /// Requests that share a prefix which is being read for the first time.
+    pub struct SingleFlight {
+        /// off: only what has been read counts; shadow: the same, and what colocate would change is counted; colocate:
+        /// they meet at the replica that reads it; hold: they meet there and wait here until it is read.
+        mode: FlightMode = FlightMode::Colocate, choice();
+        /// A shorter new prefix is not worth meeting for.
+        min_blocks: u32 = 8, count(1..=65_536);
+        /// The longest that hold keeps a request back.
+        max_hold: Duration = secs(2), span(ms(1)..=mins(5));
     }
 
     /// How a replica is known to work.

@@ -8,7 +8,7 @@ use std::{env, fs, process};
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::{Basis, PolicyKind};
+use crate::types::{Basis, FlightMode, PolicyKind};
 
 mod environment;
 mod roles;
@@ -88,6 +88,8 @@ routing:
   policy: round_robin
   block_bytes: 4KiB
   affinity: {{ basis: marginal, alpha: 0.5, phase_aware: false, cap_blocks: 64 }}
+  single_flight: {{ mode: shadow, min_blocks: 16, max_hold: 500ms }}
+  session_headers: [X-Chat_Id]
 retry: {{ attempts: 1, replay_lost: false }}
 timeouts: {{ connect: 250ms, first_byte: 1h }}
 server: {{ threads: 8, user: ramjet, group: null }}
@@ -111,6 +113,9 @@ log: {{ access: off }}
     assert_eq!(config.routing.affinity.basis, Basis::Marginal);
     assert_eq!(config.routing.affinity.alpha, 0.5);
     assert!(!config.routing.affinity.phase_aware && !config.retry.replay_lost);
+    let flight = SingleFlight { mode: FlightMode::Shadow, min_blocks: 16, max_hold: Duration::from_millis(500) };
+    assert_eq!(config.routing.single_flight, flight);
+    assert_eq!(config.routing.session_headers, ["X-Chat_Id"]);
     assert_eq!(config.timeouts.connect, Duration::from_millis(250));
     assert_eq!((config.server.threads, config.server.group), (Some(8), None));
     assert_eq!(config.log.access, AccessLog::Off);
@@ -169,7 +174,7 @@ conf.yaml:13: fleet.replicas[7].api_key_env: found BAD_KEY, whose value is not s
 conf.yaml:14: fleet.replicas[8].api_key_file: found api_key_env beside it; allowed: one of api_key_env and api_key_file
 conf.yaml:15: fleet.replicas[9].api_key_file: found a file that cannot be read (No such file or directory (os error 2)); allowed: a readable file that holds one line of visible ASCII characters
 conf.yaml:16: fleet.replicas[10]: found "just text"; allowed: a map with the keys name, url, models, api_key_env, api_key_file, dp_ranks, lane, node
-conf.yaml:18: routing.polcy: found an unknown key; allowed: policy, block_bytes, max_prefix_bytes, index_memory, affinity, long_prompt; did you mean policy?
+conf.yaml:18: routing.polcy: found an unknown key; allowed: policy, block_bytes, max_prefix_bytes, index_memory, affinity, single_flight, session_headers, long_prompt; did you mean policy?
 conf.yaml:19: routing.policy: found "fastest"; allowed: cost, affinity, load or round_robin
 conf.yaml:21: routing.max_prefix_bytes: found 1KiB; allowed: at least routing.block_bytes, which is 64KiB
 conf.yaml:23: routing.affinity.alpha: found "x"; allowed: a number from 0 to 1000
@@ -192,6 +197,22 @@ fn everything_wrong_is_said_at_once() {
     let said = load_with(EVERYTHING_WRONG, &env).unwrap_err();
     assert_eq!(said.join("\n"), EVERYTHING_SAID.trim());
     assert!(!said.join("\n").contains("hunter2"), "secrets are not shown");
+}
+
+#[test]
+fn what_names_no_header_and_waits_for_ever_is_refused() {
+    let text = "routing: { single_flight: { mode: held, max_hold: 1h }, session_headers: [x id, \"a:b\", \"\"] }\n";
+    let said = problems(&format!("{ONE}{text}"));
+    assert_eq!(said.len(), 5, "{said:#?}");
+    for expected in [
+        "routing.single_flight.mode: found \"held\"; allowed: off, shadow, colocate or hold",
+        "routing.single_flight.max_hold: found \"1h\"; allowed: a duration",
+        "routing.session_headers[0]: found \"x id\"; allowed: up to 128 letters, digits and - _",
+        "routing.session_headers[1]: found \"a:b\";",
+        "routing.session_headers[2]: found \"\";",
+    ] {
+        assert!(said.iter().any(|line| line.contains(expected)), "{expected}\n{said:#?}");
+    }
 }
 
 #[test]

@@ -4,13 +4,16 @@
 //! 1. *Booking* (`router`) makes a choice, its reservation and its claim one step, so that two requests never choose on the
 //!    same view. Under it: a walk and a claim of one chain, and a look at each candidate.
 //! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
-//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models* and the *pins*, for a look-up.
+//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, the *pins*, the
+//!    sessions' *hints* and the claims' *landings*, for a look-up.
 //! 3. A replica's *health* and *address*, for a few words.
 //!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
 
 pub mod claim;
 pub mod clock;
+pub mod hints;
+pub mod landing;
 pub mod models;
 pub mod pins;
 pub mod replica;
@@ -20,14 +23,18 @@ pub mod selection;
 
 use crate::api::catalogue::Catalogue;
 use crate::policy::cost::{Prospect, Tokens};
+use crate::policy::flight;
+use crate::policy::hint;
 use crate::policy::lane::{self, Lane};
-use crate::policy::select::{Candidate, Decision, Params, select};
+use crate::policy::select::{Candidate, Decision, Params};
 use crate::policy::slow_start;
 use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::{Belief, Residency, Served};
 use crate::prefix::turns::Turn;
 use crate::types::ReplicaId;
 use clock::Clock;
+use hints::Hints;
+use landing::Landings;
 use models::Models;
 use parking_lot::RwLock;
 use pins::Pins;
@@ -46,6 +53,8 @@ pub struct Fleet {
     has_ranks: bool,
     residency: RwLock<Residency>,
     models: Models,
+    hints: Hints,
+    landings: Landings,
     /// Whether replicas serve different models.
     differs: AtomicBool,
     pins: Pins,
@@ -84,6 +93,8 @@ impl Fleet {
             residency: RwLock::new(Residency::new(index_bytes)),
             differs: AtomicBool::new(differ(&replicas)),
             models: Models::default(),
+            hints: Hints::default(),
+            landings: Landings::default(),
             pins: Pins::default(),
             clock: Clock::default(),
             params,
@@ -232,7 +243,15 @@ impl Fleet {
         let (request, candidates) = (key.request, self.candidates(pool, key, chain));
         let in_lane = |id| self.replica(id).is_some_and(|r| r.spec.role.in_lane);
         let lane = self.rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
-        lane::choose(request, &candidates, &self.params, lane, |group| select(request, group, &self.params))
+        let session = key.session.map(|session| (session, self.hints.home(session.key)));
+        let named = |id| self.replica(id).map_or(0, |r| r.name_hash);
+        lane::choose(request, &candidates, &self.params, lane, |group| {
+            let decision = flight::choose(request, group, &self.params)?;
+            Some(match session {
+                Some(hint) => hint::weigh(decision, hint, (request, group), &self.params, named),
+                None => decision,
+            })
+        })
     }
 
     /// The candidates among `pool` for a prompt.
@@ -248,6 +267,8 @@ impl Fleet {
         if !chain.is_empty() {
             residency.walk(chain, block, &mut overlaps);
         }
+        let mut confirmed = overlaps.clone();
+        residency.confirmed(chain, &mut confirmed);
         let now = self.clock.now();
         let window = self.rules.slow_start.as_secs_f64() * 1000.0;
         let turn = residency.turn(key.previous);
@@ -262,6 +283,7 @@ impl Fleet {
             healthy: r.is_healthy(),
             overlap: overlaps[r.id.index()],
             tail: tail(r.id, overlaps[r.id.index()]),
+            confirmed: confirmed[r.id.index()],
             load: r.load(),
             prospect: Prospect { returning: residency.returning(r.id), ..r.prospect(now) },
         };
@@ -288,6 +310,7 @@ fn differ(replicas: &[Arc<Replica>]) -> bool {
 mod tests {
     use super::*;
     use crate::policy::cost::Tokens;
+    use crate::policy::flight::FlightParams;
     use crate::policy::score::{AffinityParams, LoadParams};
     use crate::policy::select::RouteRequest;
     use crate::prefix::fingerprint::Ends;
@@ -317,6 +340,7 @@ mod tests {
             policy: PolicyKind::Load,
             affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
             load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+            flight: FlightParams::default(),
         };
         let rules = Rules { lane: None, slow_start: Duration::from_secs(3600) };
         Fleet::new(vec![spec(), spec()], params, 1 << 20).under(rules)
@@ -329,7 +353,7 @@ mod tests {
             fleet.replicas().iter().for_each(|r| r.load.store(load, Relaxed));
             let seen = fleet.candidates(
                 fleet.replicas().iter(),
-                &RouteKey { request: REQUEST, model: None, previous: None },
+                &RouteKey { request: REQUEST, model: None, previous: None, session: None },
                 &[],
             );
             (seen[0].load, seen[1].load)

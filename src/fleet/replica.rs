@@ -13,6 +13,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Whether a replica is one for a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub struct Replica {
     pub id: ReplicaId,
     /// What the configuration says.
     pub spec: ReplicaSpec,
+    /// The hash of its name: the same in every process.
+    pub name_hash: u64,
     /// Written by discovery, read once per attempt.
     address: RwLock<Option<SocketAddr>>,
     /// Guards the probe state; held for a few comparisons.
@@ -97,6 +100,7 @@ impl Replica {
     pub fn new(id: ReplicaId, spec: ReplicaSpec) -> Self {
         Replica {
             id,
+            name_hash: xxh3_64(spec.name.as_bytes()),
             spec,
             address: RwLock::new(None),
             health: Mutex::default(),

@@ -2,18 +2,22 @@
 
 use super::Fleet;
 use super::claim::ClaimGuard;
+use super::landing::Leader;
 use super::pins::put_first;
 use super::reservation::{Reservation, Share};
 use super::selection::{CacheAware, RouteKey, encode, take_decision};
 use crate::policy::cost::Tokens;
+use crate::policy::flight::hold_ms;
+use crate::policy::hint::Hint;
 use crate::policy::select::{Decision, Ranked, RouteRequest};
 use crate::prefix::fingerprint::Ends;
 use crate::prefix::residency::Size;
-use crate::types::ReplicaId;
+use crate::types::{FlightMode, ReplicaId};
 use parking_lot::Mutex;
 use pingora_load_balancing::LoadBalancer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Chooses among the members of a load balancer.
 pub struct Router {
@@ -41,6 +45,8 @@ pub struct Prompt<'a> {
     pub model: Option<&'a str>,
     /// Whether the answer will be streamed.
     pub streams: bool,
+    /// The session that it belongs to.
+    pub session: Option<Hint>,
     /// The replica that alone holds what the request names.
     pub pinned: Option<ReplicaId>,
 }
@@ -52,8 +58,17 @@ pub struct Placed {
     pub decision: Decision,
     /// Its share of the first replica.
     pub reservation: Reservation,
-    /// Its claim on the prefix index.
-    pub claim: ClaimGuard,
+    /// Its claim on the prefix index, or what it is kept back for.
+    pub next: Next,
+}
+
+/// What a placed prompt does next.
+#[derive(Debug)]
+pub enum Next {
+    /// It goes to its replica.
+    Go(ClaimGuard),
+    /// It waits for its leader, at most so long, and claims then.
+    Wait(Leader, Duration),
 }
 
 impl Router {
@@ -67,9 +82,10 @@ impl Router {
         &self.fleet
     }
 
-    /// Ranks the replicas for a prompt (one that alone can answer goes first), reserves its share and claims its prefix
-    /// on the first one. `None` when there is no candidate.
-    pub fn place(&self, prompt: Prompt<'_>) -> Option<Placed> {
+    /// Ranks the replicas for a prompt (one that alone can answer goes first) and reserves its share of the first one;
+    /// claims its prefix there, unless it is to wait for one that reads it, which it may for `patience_ms`. `None` when
+    /// there is no candidate.
+    pub fn place(&self, prompt: Prompt<'_>, patience_ms: f64) -> Option<Placed> {
         let request = RouteRequest {
             body_bytes: prompt.body_bytes,
             prompt_bytes: prompt.prompt_bytes,
@@ -78,7 +94,8 @@ impl Router {
             tokens: Tokens::default(),
             salt: self.turns.fetch_add(1, Relaxed),
         };
-        let key = encode(RouteKey { request, model: prompt.model, previous: prompt.ends.previous }, prompt.chain);
+        let (previous, session) = (prompt.ends.previous, prompt.session);
+        let key = encode(RouteKey { request, model: prompt.model, previous, session }, prompt.chain);
         let _booking = self.booking.lock();
         // the ranking has weighed health already, failing open included
         self.balancer.select_with(&key, 1, |_, _| true)?;
@@ -87,17 +104,47 @@ impl Router {
             put_first(&mut decision, replica);
         }
         let first = *decision.ranked.first()?;
-        let (reservation, claim) = self.take(first, prompt)?;
-        Some(Placed { decision, reservation, claim })
+        let reservation = self.reserve(first, prompt)?;
+        let next = match self.leader(&decision, prompt, patience_ms) {
+            Some((leader, at_most)) => Next::Wait(leader, at_most),
+            None => Next::Go(self.claim(first.id, prompt)),
+        };
+        Some(Placed { decision, reservation, next })
     }
 
     /// Reserves and claims what a place in a ranking says, on its replica.
     pub fn take(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<(Reservation, ClaimGuard)> {
-        let replica = self.fleet.replica(ranked.id)?.clone();
-        let share = Share { units: ranked.units, prefill_ms: ranked.price.prefill, streams: prompt.streams };
-        let reservation = Reservation::new(replica, share, self.fleet.clock());
+        Some((self.reserve(ranked, prompt)?, self.claim(ranked.id, prompt)))
+    }
+
+    /// Claims a prompt's prefix on a replica.
+    pub fn claim(&self, replica: ReplicaId, prompt: Prompt<'_>) -> ClaimGuard {
         let tokens = self.fleet.tokens(prompt.prompt_bytes, prompt.model);
         let size = Size { prompt: tokens.prompt, block: tokens.block, ends: prompt.ends };
-        Some((reservation, ClaimGuard::new(&self.fleet, prompt.chain, size, ranked.id)))
+        let claim = ClaimGuard::new(&self.fleet, prompt.chain, size, replica).of_session(prompt.session);
+        match self.fleet.params().flight.mode {
+            FlightMode::Hold => claim.announced(prompt.streams),
+            _ => claim,
+        }
+    }
+
+    fn reserve(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<Reservation> {
+        let replica = self.fleet.replica(ranked.id)?.clone();
+        let share = Share { units: ranked.units, prefill_ms: ranked.price.prefill, streams: prompt.streams };
+        Some(Reservation::new(replica, share, self.fleet.clock()))
+    }
+
+    /// Whom a prompt waits for, and for how long.
+    fn leader(&self, decision: &Decision, prompt: Prompt<'_>, patience_ms: f64) -> Option<(Leader, Duration)> {
+        let mode = self.fleet.params().flight.mode;
+        // whether it could be worth it at all, before anything is looked up
+        hold_ms(decision, true, mode, patience_ms)?;
+        let number = self.fleet.residency.read().reader(prompt.chain, decision.ranked.first()?.id)?;
+        let leader = self.fleet.landings.leader(number)?;
+        let wait = hold_ms(decision, leader.streams, mode, patience_ms)?;
+        Some((leader, Duration::try_from_secs_f64(wait / 1000.0).ok()?))
     }
 }
+
+#[cfg(test)]
+mod tests;

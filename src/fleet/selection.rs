@@ -7,6 +7,7 @@
 use super::Fleet;
 use super::replica::Replica;
 use crate::policy::cost::Tokens;
+use crate::policy::hint::{Hint, Source};
 use crate::policy::select::{Decision, RouteRequest};
 use crate::prefix::fingerprint::Place;
 use crate::types::ReplicaId;
@@ -35,13 +36,16 @@ pub struct RouteKey<'a> {
     pub model: Option<&'a str>,
     /// Where the prompt of the turn before ended.
     pub previous: Option<Place>,
+    /// The session that it belongs to.
+    pub session: Option<Hint>,
 }
 
-const HEADER: usize = 40;
+const HEADER: usize = 49;
 const NO_TURN: u32 = u32::MAX;
 const NO_MODEL: u32 = u32::MAX;
 
-/// Lays out a key: sizes of body and prompt, salt, the end of the turn before, length of the model's name (all
+/// Lays out a key: sizes of body and prompt, salt, the end of the turn before, who named the session and its key, length
+/// of the model's name (all
 /// little-endian), the name, the fingerprints.
 pub fn encode(key: RouteKey<'_>, chain: &[u64]) -> Vec<u8> {
     let model = key.model.unwrap_or_default();
@@ -53,6 +57,12 @@ pub fn encode(key: RouteKey<'_>, chain: &[u64]) -> Vec<u8> {
     let previous = key.previous.unwrap_or(Place { print: 0, blocks: NO_TURN });
     out.extend_from_slice(&previous.print.to_le_bytes());
     out.extend_from_slice(&previous.blocks.to_le_bytes());
+    out.push(match key.session.map(|s| s.source) {
+        None => 0,
+        Some(Source::Named) => 1,
+        Some(Source::Derived) => 2,
+    });
+    out.extend_from_slice(&key.session.map_or(0, |s| s.key).to_le_bytes());
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(model.as_bytes());
     out.extend(chain.iter().flat_map(|print| print.to_le_bytes()));
@@ -67,6 +77,14 @@ fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
     let (print, rest) = rest.split_first_chunk::<8>()?;
     let (blocks, rest) = rest.split_first_chunk::<4>()?;
     let previous = Place { print: u64::from_le_bytes(*print), blocks: u32::from_le_bytes(*blocks) };
+    let ([source], rest) = rest.split_first_chunk::<1>()?;
+    let (session, rest) = rest.split_first_chunk::<8>()?;
+    let session = |source| Some(Hint { key: u64::from_le_bytes(*session), source });
+    let session = match source {
+        1 => session(Source::Named),
+        2 => session(Source::Derived),
+        _ => None,
+    };
     let (length, rest) = rest.split_first_chunk::<4>()?;
     let length = u32::from_le_bytes(*length);
     let (model, prints) = if length == NO_MODEL {
@@ -84,7 +102,8 @@ fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
         salt: u64::from_le_bytes(*salt),
     };
     let previous = Some(previous).filter(|p| p.blocks != NO_TURN);
-    Some((RouteKey { request, model, previous }, prints.iter().map(|p| u64::from_le_bytes(*p)).collect()))
+    let key = RouteKey { request, model, previous, session };
+    Some((key, prints.iter().map(|p| u64::from_le_bytes(*p)).collect()))
 }
 
 /// A backend of this replica. The weight is what tells replicas apart that share an address.
@@ -163,8 +182,10 @@ mod tests {
         let request =
             RouteRequest { body_bytes: 7, prompt_bytes: 5, blocks: 3, tokens: Tokens::default(), salt: u64::MAX };
         for model in [None, Some(""), Some("größe")] {
+            let session =
+                model.map(|m| Hint { key: 9, source: if m.is_empty() { Source::Named } else { Source::Derived } });
             for previous in [None, Some(Place { print: u64::MAX, blocks: 7 })] {
-                let key = RouteKey { request, model, previous };
+                let key = RouteKey { request, model, previous, session };
                 assert_eq!(decode(&encode(key, &[1, 2, 3])), Some((key, vec![1, 2, 3])));
             }
         }

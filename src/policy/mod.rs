@@ -6,8 +6,10 @@
 pub mod backlog;
 pub mod cost;
 pub mod estimate;
+pub mod flight;
 pub mod flow;
 pub mod health;
+pub mod hint;
 pub mod lane;
 pub mod retry;
 pub mod score;

@@ -1,6 +1,8 @@
 //! Which replica: every policy ranks all candidates and says why the first one is first. Failover walks the ranking.
 
 use super::cost::{Price, Prospect, Tokens, price};
+use super::flight::{Flight, FlightParams};
+use super::hint::HintUse;
 use super::lane::Gate;
 use super::score::{AffinityParams, LoadParams, Peers};
 use crate::types::{PolicyKind, ReplicaId};
@@ -14,8 +16,10 @@ pub struct Candidate {
     pub id: ReplicaId,
     /// Whether nothing keeps it from new requests.
     pub healthy: bool,
-    /// Leading blocks of the prompt that it holds.
+    /// Leading blocks of the prompt that it holds, those included that it is reading for others.
     pub overlap: u32,
+    /// Those that it has read.
+    pub confirmed: u32,
     /// Tokens that it holds after those.
     pub tail: f64,
     /// Units reserved there.
@@ -48,6 +52,8 @@ pub struct Params {
     pub affinity: AffinityParams,
     /// How much a request reserves.
     pub load: LoadParams,
+    /// What is done about prefixes that are being read.
+    pub flight: FlightParams,
 }
 
 /// Why the first of a ranking is first. The names are metric labels.
@@ -61,6 +67,8 @@ pub enum Reason {
     Cold,
     /// The policy looks at load only, or the request has no prompt to compare.
     Load,
+    /// Its session has been there.
+    Hint,
     /// The policy takes turns.
     RoundRobin,
     /// There was one candidate.
@@ -98,6 +106,10 @@ pub struct Decision {
     pub ranked: SmallVec<[Ranked; 4]>,
     /// Why the first is first.
     pub reason: Reason,
+    /// What single flight had to say.
+    pub flight: Option<Flight>,
+    /// What the session's hint was worth, if there was one to weigh.
+    pub hint: Option<HintUse>,
     /// What the lane for long prompts had to do with it.
     pub gate: Gate,
     /// How many of the first are preferred as a group: failover goes through them before any other.
@@ -106,11 +118,12 @@ pub struct Decision {
 
 impl Reason {
     /// Every reason, in the order of the metrics' label values.
-    pub const ALL: [Reason; 7] = [
+    pub const ALL: [Reason; 8] = [
         Reason::Affinity,
         Reason::Spill,
         Reason::Cold,
         Reason::Load,
+        Reason::Hint,
         Reason::RoundRobin,
         Reason::Only,
         Reason::FailOpen,
@@ -123,6 +136,7 @@ impl Reason {
             Reason::Spill => "spill",
             Reason::Cold => "cold",
             Reason::Load => "load",
+            Reason::Hint => "hint",
             Reason::RoundRobin => "round_robin",
             Reason::Only => "only",
             Reason::FailOpen => "fail_open",
@@ -148,7 +162,7 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
         policy if looks_at_overlap(policy) && request.blocks > 0 => affinity_reason(&ranked, peers),
         _ => Reason::Load,
     };
-    Some(Decision { preferred: ranked.len(), ranked, reason, gate: Gate::Open })
+    Some(Decision { preferred: ranked.len(), ranked, reason, flight: None, hint: None, gate: Gate::Open })
 }
 
 fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> Ranked {

@@ -24,6 +24,13 @@ pub struct Claim {
     number: u64,
 }
 
+impl Claim {
+    /// What tells it from other claims.
+    pub fn number(self) -> u64 {
+        self.number
+    }
+}
+
 /// What was believed of a prompt when it was claimed, to be compared with what its answer reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Belief {
@@ -94,6 +101,13 @@ struct Pending {
     added_from: usize,
 }
 
+impl Pending {
+    /// Whether it vouches for blocks of `chain`. Fingerprints are chained: where one block is the same, all before it are.
+    fn reads(&self, chain: &[u64]) -> bool {
+        self.chain.get(self.added_from).is_some_and(|print| chain.get(self.added_from) == Some(print))
+    }
+}
+
 impl Residency {
     /// Nothing is held; the index uses at most `budget` bytes.
     pub fn new(budget: usize) -> Self {
@@ -118,6 +132,21 @@ impl Residency {
     /// A prompt that ended at `end` was answered.
     pub fn answered(&mut self, end: Place, turn: Turn) {
         self.turns.set(end.print, turn);
+    }
+
+    /// Takes off `overlaps`, as [`Self::walk`] gave them, what is still being read.
+    pub fn confirmed(&self, chain: &[u64], overlaps: &mut [u32]) {
+        for (at, overlap) in self.replicas.iter().zip(overlaps).filter(|(_, overlap)| **overlap > 0) {
+            let read_from = at.pending.iter().filter(|p| p.reads(chain)).map(|p| p.added_from).min();
+            *overlap = read_from.map_or(*overlap, |from| u32::try_from(from).unwrap_or(u32::MAX).min(*overlap));
+        }
+    }
+
+    /// The pending claim by which `replica` reads more of the beginning of `chain` than by any other, the earliest one
+    /// of several: see [`Claim::number`].
+    pub fn reader(&self, chain: &[u64], replica: ReplicaId) -> Option<u64> {
+        let reading = self.replicas.get(replica.index())?.pending.iter().filter(|p| p.reads(chain));
+        reading.max_by_key(|p| (shared(&p.chain, chain), std::cmp::Reverse(p.number))).map(|p| p.number)
     }
 
     /// Claims `chain` for `replica` as pending.

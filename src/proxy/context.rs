@@ -10,6 +10,7 @@ use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
 use crate::fleet::reservation::Reservation;
 use crate::fleet::router::Prompt;
+use crate::policy::hint::{Hint, Source};
 use crate::policy::retry::{Failure, Verdict};
 use crate::policy::select::Decision;
 use crate::prefix::fingerprint::Ends;
@@ -56,6 +57,10 @@ pub(super) struct PromptFacts {
     pub(super) body_bytes: u64,
     /// Canonical bytes of the prompt.
     pub(super) prompt_bytes: u64,
+    /// What the client calls its session, hashed.
+    pub(super) hint: Option<u64>,
+    /// What names the conversation by its text, hashed.
+    pub(super) anchor: Option<u64>,
     /// Whether the answer is to be streamed.
     pub(super) streams: bool,
     /// Whether one answer is asked for.
@@ -75,8 +80,17 @@ impl PromptFacts {
             prompt_bytes: self.prompt_bytes,
             model: self.model.as_deref(),
             streams: self.streams,
+            session: self.session(),
             pinned: self.pinned,
         }
+    }
+
+    /// The session of this model, as far as anything names it.
+    fn session(&self) -> Option<Hint> {
+        let named = self.hint.map(|key| (key, Source::Named));
+        let (key, source) = named.or(self.anchor.map(|key| (key, Source::Derived)))?;
+        let model = xxh3_64_with_seed(self.model.as_deref().unwrap_or_default().as_bytes(), source as u64);
+        Some(Hint { key: xxh3_64_with_seed(&key.to_le_bytes(), model), source })
     }
 }
 

@@ -42,6 +42,7 @@ use crate::policy::retry::Limits as RetryLimits;
 use crate::telemetry::metrics::Metrics;
 use async_trait::async_trait;
 use bytes::Bytes;
+use http::HeaderName;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_error::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -66,10 +67,12 @@ pub struct Phases {
 }
 
 /// What the proxy needs to be told.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// How prompts become fingerprints.
     pub shape: PromptShape,
+    /// Headers that name a session, the first one counts.
+    pub session_headers: Arc<[HeaderName]>,
     /// The largest body.
     pub max_body: usize,
     /// Token limits above this are taken out of requests.

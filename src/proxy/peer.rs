@@ -6,8 +6,11 @@ use super::request::refuse;
 use super::{Phases, Proxy, body, rank};
 use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
+use crate::fleet::landing::Landing;
 use crate::fleet::replica::Replica;
 use crate::fleet::reservation::Reservation;
+use crate::fleet::router::Next;
+use crate::policy::flight::Flight;
 use crate::policy::retry::{Verdict, next_place};
 use crate::policy::select::Decision;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
@@ -35,7 +38,7 @@ impl Proxy {
             still_there(session).await?;
             self.next_choice(ctx)?
         } else {
-            self.first_choice(ctx)?
+            self.first_choice(session, ctx).await?
         };
         let fresh = ctx.route.as_ref().is_some_and(|r| r.verdict == Verdict::Again);
         let replica = reservation.replica().clone();
@@ -47,17 +50,56 @@ impl Proxy {
         }
     }
 
-    fn first_choice(&self, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
-        let started = Instant::now();
+    /// Places a request; one that follows another may be kept back, and is placed anew when that fails.
+    async fn first_choice(&self, session: &mut Session, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
         let chain = ctx.chain();
-        let prompt = ctx.prompt.to_place(&chain);
-        let Some(placed) = self.router.place(prompt) else {
-            return refuse(ctx, ErrorKind::NoReplica);
+        let mut patience = Patience::new(self.router.fleet().params().flight.max_hold_ms);
+        loop {
+            let started = Instant::now();
+            let prompt = ctx.prompt.to_place(&chain);
+            let Some(placed) = self.router.place(prompt, patience.left_ms()) else {
+                return refuse(ctx, ErrorKind::NoReplica);
+            };
+            self.metrics.decided(&placed.decision, !chain.is_empty(), started.elapsed());
+            let reservation = placed.reservation;
+            ctx.route = Some(Route {
+                decision: placed.decision,
+                position: 0,
+                attempts: 1,
+                renewed: false,
+                verdict: Verdict::Next,
+            });
+            let (leader, at_most) = match placed.next {
+                Next::Go(claim) => return Ok((reservation, claim)),
+                Next::Wait(leader, at_most) => (leader, at_most),
+            };
+            patience.begin();
+            let ended = self.keep_back(session, leader.landed(at_most)).await?;
+            if ended != Some(Landing::Failed) && reservation.replica().is_healthy() {
+                let claim = self.router.claim(reservation.replica().id, ctx.prompt.to_place(&chain));
+                return Ok((reservation, claim));
+            }
+        }
+    }
+
+    /// Waits for a leader's end while the client stays; `None` when that took too long.
+    async fn keep_back(
+        &self,
+        session: &mut Session,
+        landed: impl Future<Output = Option<Landing>>,
+    ) -> Result<Option<Landing>> {
+        self.metrics.flight(Flight::Held);
+        let ended = tokio::select! {
+            ended = landed => Ok(ended),
+            left = leaves(session) => Err(left),
         };
-        self.metrics.decided(&placed.decision, !chain.is_empty(), started.elapsed());
-        ctx.route =
-            Some(Route { decision: placed.decision, position: 0, attempts: 1, renewed: false, verdict: Verdict::Next });
-        Ok((placed.reservation, placed.claim))
+        self.metrics.flight(match ended {
+            Ok(Some(Landing::Read)) => Flight::Released,
+            Ok(Some(Landing::Failed)) => Flight::LeaderFailed,
+            Ok(None) => Flight::TimedOut,
+            Err(_) => Flight::ClientLeft,
+        });
+        ended
     }
 
     /// Walks the ranking that was made for the first attempt.
@@ -126,6 +168,36 @@ async fn still_there(session: &mut Session) -> Result<()> {
     match tokio::time::timeout(Duration::ZERO, idle).await {
         Ok(Err(e)) => Err(e.into_down()),
         _ => Ok(()),
+    }
+}
+
+/// Ends when the client has left.
+async fn leaves(session: &mut Session) -> Box<Error> {
+    if session.downstream_session.is_body_done()
+        && let Err(e) = session.downstream_session.read_body_or_idle(true).await
+    {
+        return e.into_down();
+    }
+    std::future::pending().await
+}
+
+/// How long a request may still be kept back, all its waits together.
+struct Patience {
+    whole_ms: f64,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    fn new(whole_ms: f64) -> Self {
+        Patience { whole_ms, since: None }
+    }
+
+    fn begin(&mut self) {
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    fn left_ms(&self) -> f64 {
+        self.whole_ms - self.since.map_or(0.0, |since| since.elapsed().as_secs_f64() * 1000.0)
     }
 }
 

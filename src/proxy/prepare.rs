@@ -8,7 +8,7 @@ use crate::fleet::pins::id_key;
 use crate::prefix::fingerprint::{Chain, Ends, Fingerprints};
 use bytes::Bytes;
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// How prompts become fingerprints.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ pub struct Prepared {
     pub previous: Option<u64>,
     /// The conversation that it belongs to, as far as its turns so far tell; see [`canonical::anchor`].
     pub anchor: Option<u64>,
-    /// The client's own word for what shares a prefix (`prompt_cache_key`), as a keyed hash.
+    /// The client's own word for its session (`prompt_cache_key`); see [`session_key`].
     pub hint: Option<u64>,
     /// The model asked for.
     pub model: Option<String>,
@@ -48,6 +48,11 @@ pub struct Prepared {
     pub is_stateless: bool,
     /// The body to send in place of the one that came.
     pub edited: Option<Bytes>,
+}
+
+/// The hash that a session's name is routed by: the same in every process, so that several routers agree.
+pub(super) fn session_key(name: &[u8]) -> u64 {
+    xxh3_64(name)
 }
 
 /// Reads a body. One that cannot be understood gives nothing: it is routed by load and forwarded as it came.
@@ -66,7 +71,7 @@ pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, strip_over
         is_hidden,
         previous: previous.map(|id| id_key(&id.bytes(), shape.secret)),
         anchor: canonical::anchor(endpoint, &request, shape.secret),
-        hint: hint.map(|key| xxh3_64_with_seed(&key.bytes(), shape.secret)),
+        hint: hint.map(|key| session_key(&key.bytes())),
         streams: request.stream,
         is_single: !request.is_many,
         is_stateless: request.is_stateless,
@@ -122,9 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn the_clients_own_word_is_a_keyed_hash() {
-        let hint = |key: &str| of(Endpoint::Chat, &format!(r#"{{"messages":[],"prompt_cache_key":{key}}}"#)).hint;
+    fn the_clients_own_word_is_the_same_in_every_process() {
+        let body = |key: &str| Bytes::from(format!(r#"{{"messages":[],"prompt_cache_key":{key}}}"#));
+        let other = PromptShape { secret: 2, ..SHAPE };
+        let hint = |key: &str| prepare(Endpoint::Chat, &body(key), &SHAPE, None).hint;
         assert!(hint(r#""a""#).is_some() && hint(r#""a""#) == hint(r#""\u0061""#) && hint(r#""a""#) != hint(r#""b""#));
+        assert_eq!(hint(r#""a""#), prepare(Endpoint::Chat, &body(r#""a""#), &other, None).hint);
         assert_eq!((hint(r#""""#), hint("7"), hint("null")), (None, None, None));
     }
 

@@ -4,7 +4,7 @@ use super::body::{BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
 use super::cors::is_preflight;
 use super::models::form_of;
-use super::prepare::prepare;
+use super::prepare::{prepare, session_key};
 use super::{Proxy, body, respond};
 use crate::api::endpoint::{Endpoint, stored_response};
 use crate::api::errors::ErrorKind;
@@ -86,7 +86,18 @@ impl Proxy {
         };
         let head = session.req_header();
         self.resolve_alias(head, ctx);
-        self.understand(head, ctx)
+        self.understand(head, ctx)?;
+        if let Some(name) = self.session_name(head).filter(|_| ctx.endpoint.is_inference()) {
+            ctx.prompt.hint = Some(name);
+        }
+        Ok(())
+    }
+
+    /// What the client calls its session in a header: more of a session's name than a key in the body, which may stand
+    /// for many.
+    fn session_name(&self, head: &RequestHeader) -> Option<u64> {
+        let value = |name| head.headers.get(name).filter(|value| !value.is_empty());
+        self.settings.session_headers.iter().find_map(value).map(|value| session_key(value.as_bytes()))
     }
 
     fn understand(&self, head: &RequestHeader, ctx: &mut Context) -> Result<()> {
@@ -98,6 +109,8 @@ impl Proxy {
             model: prepared.model,
             body_bytes: bytes.len() as u64,
             prompt_bytes: prepared.prompt_bytes,
+            hint: prepared.hint,
+            anchor: prepared.anchor,
             streams: prepared.streams,
             is_single: prepared.is_single,
             is_stateless: prepared.is_stateless,

@@ -12,6 +12,7 @@ use crate::fleet::replica::{ReplicaSpec, Role};
 use crate::fleet::router::Router;
 use crate::fleet::selection::CacheAware;
 use crate::fleet::{Fleet, Rules};
+use crate::policy::flight::FlightParams;
 use crate::policy::health::Thresholds;
 use crate::policy::lane::Lane;
 use crate::policy::retry::Limits;
@@ -150,7 +151,7 @@ fn rules(config: &Config) -> Rules {
 }
 
 fn params(config: &Config) -> Params {
-    let affinity = &config.routing.affinity;
+    let (affinity, flight) = (&config.routing.affinity, &config.routing.single_flight);
     Params {
         policy: config.routing.policy,
         affinity: AffinityParams { basis: affinity.basis, cap_blocks: affinity.cap_blocks, alpha: affinity.alpha },
@@ -158,6 +159,11 @@ fn params(config: &Config) -> Params {
             unit_bytes: affinity.load_unit as u64,
             max_units: affinity.max_load_units,
             block_bytes: config.routing.block_bytes as u64,
+        },
+        flight: FlightParams {
+            mode: flight.mode,
+            min_blocks: flight.min_blocks,
+            max_hold_ms: flight.max_hold.as_secs_f64() * 1000.0,
         },
     }
 }
@@ -180,6 +186,7 @@ fn settings(config: &Config) -> Settings {
             block_bytes: config.routing.block_bytes,
             max_prefix_bytes: config.routing.max_prefix_bytes,
         },
+        session_headers: config.routing.session_headers.iter().filter_map(|name| name.parse().ok()).collect(),
         max_body: config.limits.body,
         strip_max_tokens_over: config.compat.strip_max_tokens_over.map(u64::from),
         phase_aware: config.routing.affinity.phase_aware,

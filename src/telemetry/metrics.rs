@@ -7,6 +7,7 @@ use super::registry::{Result, metrics};
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
 use crate::fleet::Fleet;
+use crate::policy::flight::Flight;
 use crate::policy::lane::Gate;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
@@ -56,6 +57,8 @@ metrics! {
         pinned: counter("ramjet_route_pinned_total",
             "Requests that named something known to be kept by one replica, which goes first while it takes requests.");
         decision_time: histogram("ramjet_route_decision_seconds", "Time of one choice, lock included.", DECISION);
+        single_flight: counters("ramjet_single_flight_total",
+            "Requests that read, or share, a prefix which nobody has read yet, by what was done about it.", &["outcome"]);
         overlap: histogram("ramjet_route_overlap_blocks", "Blocks of the prompt that the chosen replica held.", BLOCKS);
         upstream_up: gauges("ramjet_upstream_up", "Whether new requests may go to the replica.", &["upstream"]);
         upstream_inflight: gauges("ramjet_upstream_inflight", "Requests at the replica.", &["upstream"]);
@@ -111,6 +114,9 @@ impl Metrics {
         for reason in Reason::ALL {
             self.decisions.with_label_values(&[reason.label()]);
         }
+        for flight in Flight::ALL {
+            self.single_flight.with_label_values(&[flight.label()]);
+        }
         for gate in Gate::ALL {
             self.lane.with_label_values(&[gate.label()]);
         }
@@ -138,9 +144,17 @@ impl Metrics {
         self.decisions.with_label_values(&[decision.reason.label()]).inc();
         self.lane.with_label_values(&[decision.gate.label()]).inc();
         self.decision_time.observe(took.as_secs_f64());
+        if let Some(flight) = decision.flight {
+            self.flight(flight);
+        }
         if let (true, Some(first)) = (has_prompt, decision.ranked.first()) {
             self.overlap.observe(f64::from(first.overlap));
         }
+    }
+
+    /// Something became of a request that shares a new prefix.
+    pub fn flight(&self, what: Flight) {
+        self.single_flight.with_label_values(&[what.label()]).inc();
     }
 
     /// A request named something that one replica holds.

@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use ramjet::policy::backlog::{Backlog, Read, Ticket};
 use ramjet::policy::cost::{Prospect, Tokens};
 use ramjet::policy::estimate::{MODEL_START, ModelRates, Rates, START};
+use ramjet::policy::flight::{FlightParams, choose};
 use ramjet::policy::score::{AffinityParams, LoadParams};
-use ramjet::policy::select::{Candidate, Params, RouteRequest, select};
+use ramjet::policy::select::{Candidate, Params, RouteRequest};
 use ramjet::prefix::residency::{Belief, Claim, Residency, Served, Size};
 use ramjet::prefix::turns::Turn;
 use ramjet::types::{Basis, PolicyKind, ReplicaId};
@@ -56,7 +57,7 @@ impl Library {
         let affinity = AffinityParams { basis, cap_blocks: 32, alpha: 4.0 };
         let load = LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 };
         Self {
-            params: Params { policy, affinity, load },
+            params: Params { policy, affinity, load, flight: FlightParams::default() },
             residency: Residency::new(INDEX_BYTES),
             loads: vec![0; replicas],
             backlogs: vec![Backlog::default(); replicas],
@@ -114,11 +115,14 @@ impl Rule for Library {
             }
             _ => 0.0,
         };
+        let mut confirmed = overlaps.clone();
+        self.residency.confirmed(&request.chain, &mut confirmed);
         let candidate = |slot: usize| Candidate {
             id: id_of(slot),
             healthy: know.healthy[slot],
             overlap: overlaps[slot],
             tail: tail(slot),
+            confirmed: confirmed[slot],
             load: self.loads[slot],
             prospect: Prospect {
                 returning: self.residency.returning(id_of(slot)),
@@ -134,7 +138,7 @@ impl Rule for Library {
             salt: self.turns,
         };
         self.turns += 1;
-        let first = select(route, &candidates, &self.params).and_then(|d| d.ranked.first().copied());
+        let first = choose(route, &candidates, &self.params).and_then(|d| d.ranked.first().copied());
         let Some(first) = first else { return Decision::blind(0) };
         let replica = first.id.index();
         self.loads[replica] += first.units;

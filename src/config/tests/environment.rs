@@ -24,6 +24,7 @@ fn the_environment_alone_starts_a_router() {
         ("RJ_ROUTE_MAX_LOAD_UNITS", "4"),
         ("RJ_ROUTE_PHASE_AWARE_LOAD", "off"),
         ("RJ_ROUTE_MAX_ATTEMPTS", "3"),
+        ("RJ_ROUTE_PREFIX_SINGLE_FLIGHT_MODE", "hold"),
         ("RJ_API_ADDR", "127.0.0.1:8080"),
         ("RJ_ROUTE_JOURNAL", "/tmp/journal"),
         ("RJ_MAX_TOKENS_STRIP", ""),
@@ -40,7 +41,7 @@ fn the_environment_alone_starts_a_router() {
     assert_eq!(config.timeouts.connect, Duration::from_millis(1500));
     assert_eq!(config.timeouts.pool_idle, Duration::from_secs(3));
     assert_eq!(config.retry.attempts, 3);
-    let Routing { block_bytes, max_prefix_bytes, affinity, .. } = config.routing;
+    let Routing { block_bytes, max_prefix_bytes, affinity, single_flight, .. } = config.routing;
     assert_eq!((block_bytes, max_prefix_bytes), (1024, 1 << 20));
     let expected = Affinity {
         basis: Basis::Absolute,
@@ -51,6 +52,7 @@ fn the_environment_alone_starts_a_router() {
         phase_aware: false,
     };
     assert_eq!(affinity, expected);
+    assert_eq!(single_flight.mode, FlightMode::Hold);
 }
 
 #[test]

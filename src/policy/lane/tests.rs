@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::policy::cost::{Prospect, Tokens};
+use crate::policy::flight::FlightParams;
 use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::{Reason, select};
 use crate::types::Basis;
@@ -22,12 +23,13 @@ fn params(policy: PolicyKind) -> Params {
         policy,
         affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
         load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+        flight: FlightParams::default(),
     }
 }
 
 fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
     let prospect = Prospect { queue_ms: f64::from(load) * 2000.0, waiting: f64::from(load), ..Prospect::IDLE };
-    Candidate { id: ReplicaId(id), healthy: true, overlap, tail: 0.0, load, prospect }
+    Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, tail: 0.0, load, prospect }
 }
 
 fn ill(id: u16) -> Candidate {

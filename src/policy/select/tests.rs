@@ -11,13 +11,14 @@ fn params(policy: PolicyKind, basis: Basis) -> Params {
         policy,
         affinity: AffinityParams { basis, cap_blocks: 32, alpha: 4.0 },
         load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+        flight: FlightParams::default(),
     }
 }
 
 fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
     let n = f64::from(load);
     let prospect = Prospect { queue_ms: n * 100.0, waiting: n, ..Prospect::IDLE };
-    Candidate { id: ReplicaId(id), healthy: true, overlap, tail: 0.0, load, prospect }
+    Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, tail: 0.0, load, prospect }
 }
 
 fn winner(candidates: &[Candidate], params: &Params, salt: u64) -> (u16, Reason) {

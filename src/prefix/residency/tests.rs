@@ -182,3 +182,29 @@ fn a_claim_ends_once() {
     r.withdraw(a);
     assert_eq!(overlap(&r, &[1]), 1);
 }
+
+#[test]
+fn what_is_being_read_is_told_from_what_was_read() {
+    let mut r = Residency::new(1 << 20);
+    let held = claim(&mut r, &chain(&[1, 2]));
+    r.confirm(held);
+    let leader = claim(&mut r, &chain(&[1, 2, 3, 4]));
+    let deeper = claim(&mut r, &chain(&[1, 2, 3, 4, 5]));
+    let follower = claim(&mut r, &chain(&[1, 2, 3, 9]));
+    let confirmed = |r: &Residency, prints: &[u64]| {
+        let mut out = [overlap(r, prints), 0];
+        r.confirmed(prints, &mut out);
+        out[0]
+    };
+    assert_eq!((overlap(&r, &[1, 2, 3, 4, 6]), confirmed(&r, &[1, 2, 3, 4, 6])), (4, 2));
+    assert_eq!(confirmed(&r, &[1, 2, 8]), 2);
+    assert_eq!(r.reader(&[1, 2, 3, 4, 6], R), Some(leader.number()));
+    assert_eq!(r.reader(&[1, 2, 3, 4, 5, 6], R), Some(deeper.number()));
+    assert_eq!((r.reader(&[1, 2, 8], R), r.reader(&[1, 2, 3], ReplicaId(1))), (None, None));
+    r.withdraw(leader);
+    // the follower reads now what the leader would have read
+    assert_eq!(r.reader(&[1, 2, 3], R), Some(deeper.number()));
+    r.confirm(deeper);
+    assert_eq!((confirmed(&r, &[1, 2, 3, 4, 5]), r.reader(&[1, 2, 3, 4, 5], R)), (5, None));
+    r.confirm(follower);
+}

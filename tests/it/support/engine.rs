@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -30,6 +31,8 @@ pub(crate) struct Engine {
 struct Shared {
     seen: Mutex<Vec<Seen>>,
     probes: AtomicU64,
+    /// Wakes the plays that wait for a call.
+    calls: Notify,
     /// What `/v1/models` answers; an empty list if nothing is set.
     models: Mutex<Option<String>>,
     /// Plays for the next requests, before what their headers say.
@@ -74,6 +77,11 @@ impl Engine {
     /// Readiness probes answered.
     pub(crate) fn probes(&self) -> u64 {
         self.shared.probes.load(Relaxed)
+    }
+
+    /// Lets the requests go on that wait for a call.
+    pub(crate) fn call(&self) {
+        self.shared.calls.notify_waiters();
     }
 
     /// What the engine lists from now on, as the items of `data`.
@@ -123,11 +131,16 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
         let seen = Seen { head, length: body.len(), hash: xxh3_64(&body), closed: None };
         let scripted = shared.script.lock().unwrap().pop_front();
         let play = scripted.or_else(|| seen.header("x-play").map(str::to_owned)).unwrap_or_default();
+        // from now on: who sees the request may call
+        let called = shared.calls.notified();
         let number = {
             let mut all = shared.seen.lock().unwrap();
             all.push(seen);
             all.len() - 1
         };
+        if play.starts_with("on-call") {
+            called.await;
+        }
         if !perform(&mut stream, &play).await {
             shared.seen.lock().unwrap()[number].closed = Some(Instant::now());
             return;
@@ -160,7 +173,9 @@ async fn perform(stream: &mut TcpStream, play: &str) -> bool {
             wait_closed(stream).await;
             return false;
         }
-        "decode" => {
+        "on-call-fail" => answer(stream, 400, "", b"{\"error\":{\"message\":\"engine\"}}").await,
+        // a stream that begins when the test says so
+        "decode" | "on-call" => {
             decode(stream).await;
             return false;
         }

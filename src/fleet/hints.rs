@@ -1,0 +1,104 @@
+//! Where sessions were last: a bounded memory of their names, hashed with a number that only this process knows.
+//!
+//! Two halves, young and old. What is used is written into the young half; when that is full, it becomes the old one and
+//! what was old is forgotten. So a session stays known until at least [`HALF`] others were used after it, and nothing is
+//! sorted.
+
+use crate::types::ReplicaId;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Sessions in one half: 65,536 in all.
+const HALF: usize = 1 << 15;
+
+/// The last replica of each session.
+#[derive(Debug)]
+pub struct Hints {
+    secret: u64,
+    /// Held for a look-up and an insertion.
+    halves: Mutex<Halves>,
+}
+
+#[derive(Debug, Default)]
+struct Halves {
+    young: HashMap<u64, ReplicaId>,
+    old: HashMap<u64, ReplicaId>,
+}
+
+impl Default for Hints {
+    /// Nothing known.
+    fn default() -> Self {
+        // from the seed that the standard library draws for its maps
+        Hints { secret: RandomState::new().hash_one(HALF), halves: Mutex::default() }
+    }
+}
+
+impl Hints {
+    /// Where the session of this key was last.
+    pub fn home(&self, key: u64) -> Option<ReplicaId> {
+        let key = self.hashed(key);
+        let mut halves = self.halves.lock();
+        if let Some(home) = halves.young.get(&key) {
+            return Some(*home);
+        }
+        let home = halves.old.remove(&key)?;
+        halves.put(key, home);
+        Some(home)
+    }
+
+    /// A request of the session got its first token at `replica`.
+    pub fn remember(&self, key: u64, replica: ReplicaId) {
+        let key = self.hashed(key);
+        let mut halves = self.halves.lock();
+        halves.old.remove(&key);
+        halves.put(key, replica);
+    }
+
+    fn hashed(&self, key: u64) -> u64 {
+        xxh3_64_with_seed(&key.to_le_bytes(), self.secret)
+    }
+
+    /// Sessions known.
+    pub fn len(&self) -> usize {
+        let halves = self.halves.lock();
+        halves.young.len() + halves.old.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Halves {
+    fn put(&mut self, key: u64, replica: ReplicaId) {
+        if self.young.len() >= HALF && !self.young.contains_key(&key) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, replica);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_stays_and_the_rest_makes_room() {
+        let hints = Hints::default();
+        hints.remember(u64::MAX, ReplicaId(7));
+        for key in 0..4 * HALF as u64 {
+            hints.remember(key, ReplicaId(1));
+            if key % 1000 == 0 {
+                assert_eq!(hints.home(u64::MAX), Some(ReplicaId(7)), "{key}");
+            }
+            assert!(hints.len() <= 2 * HALF);
+        }
+        assert_eq!((hints.home(0), hints.home(4 * HALF as u64 - 1)), (None, Some(ReplicaId(1))));
+        hints.remember(5, ReplicaId(2));
+        hints.remember(5, ReplicaId(3));
+        assert_eq!(hints.home(5), Some(ReplicaId(3)));
+    }
+}

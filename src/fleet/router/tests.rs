@@ -1,0 +1,159 @@
+//! Leaders and followers without sockets: whatever they do, all go on and nothing is left.
+
+use super::super::landing::Landing;
+use super::super::replica::{Replica, ReplicaSpec, Role};
+use super::super::selection::backend;
+use super::*;
+use crate::policy::flight::FlightParams;
+use crate::policy::score::{AffinityParams, LoadParams};
+use crate::policy::select::Params;
+use crate::types::{Basis, PolicyKind};
+use http::HeaderValue;
+use pingora_load_balancing::Backends;
+use pingora_load_balancing::discovery::Static;
+
+/// Nobody has to wait for so long: who does has been forgotten.
+const FOR_EVER: f64 = 3_600_000.0;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn router(policy: PolicyKind, replicas: u16) -> Arc<Router> {
+    let spec = |n: u16| ReplicaSpec {
+        name: format!("r{n}"),
+        host: "h".into(),
+        port: 1,
+        prefix: String::new(),
+        authority: HeaderValue::from_static("h"),
+        models: vec![],
+        authorization: None,
+        role: Role::default(),
+    };
+    let params = Params {
+        policy,
+        affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
+        load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+        flight: FlightParams { mode: FlightMode::Hold, min_blocks: 8, max_hold_ms: FOR_EVER },
+    };
+    let fleet = Arc::new(Fleet::new((0..replicas).map(spec).collect(), params, 1 << 20));
+    let members = fleet.replicas().iter().map(|r| backend(r, ([127, 0, 0, 1], 1).into())).collect();
+    let balancer = LoadBalancer::from_backends_with_config(Backends::new(Static::new(members)), Some(fleet.clone()));
+    balancer.update().await.unwrap();
+    Arc::new(Router::new(fleet, Arc::new(balancer)))
+}
+
+/// A prompt of 100 blocks of a text, then one of its own.
+fn chain(text: u64, own: u64) -> Arc<[u64]> {
+    (0..100).map(|n| text << 32 | n << 8 | 1).chain([text << 32 | own << 40 | 2]).collect()
+}
+
+fn prompt(chain: &Arc<[u64]>) -> Prompt<'_> {
+    Prompt {
+        ends: Ends::default(),
+        chain,
+        body_bytes: 206_848,
+        prompt_bytes: 206_848,
+        model: None,
+        streams: true,
+        session: None,
+        pinned: None,
+    }
+}
+
+/// What a request does once it is at its replica.
+#[derive(Clone, Copy)]
+enum Fate {
+    Reads,
+    Fails,
+    /// It fails and is read elsewhere.
+    Moves,
+}
+
+/// A request as the proxy plays it; how often it was kept back.
+async fn play(router: &Router, chain: Arc<[u64]>, fate: Fate) -> usize {
+    let mut kept_back = 0;
+    loop {
+        let placed = router.place(prompt(&chain), FOR_EVER).unwrap();
+        let mut claim = match placed.next {
+            Next::Go(claim) => claim,
+            Next::Wait(leader, at_most) => {
+                kept_back += 1;
+                match leader.landed(at_most).await {
+                    Some(Landing::Failed) => continue,
+                    _ => router.claim(placed.reservation.replica().id, prompt(&chain)),
+                }
+            }
+        };
+        tokio::task::yield_now().await;
+        match fate {
+            Fate::Reads => claim.confirm(),
+            Fate::Fails => {}
+            Fate::Moves => {
+                drop((claim, placed.reservation));
+                let (_reservation, mut claim) = router.take(placed.decision.ranked[1], prompt(&chain)).unwrap();
+                tokio::task::yield_now().await;
+                claim.confirm();
+            }
+        }
+        return kept_back;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_leaders_do_every_follower_goes_on_and_nothing_is_left() {
+    let mut kept_back = 0;
+    for round in 0..30 {
+        let policy = [PolicyKind::Cost, PolicyKind::Affinity][round % 2];
+        let router = router(policy, 3).await;
+        let tasks: Vec<_> = (0..40)
+            .zip(0usize..)
+            .map(|(n, turn)| {
+                let (router, text) = (router.clone(), n % 3);
+                let fate = [Fate::Fails, Fate::Reads, Fate::Moves, Fate::Fails][(turn * 7 + round) % 4];
+                let task = tokio::spawn(async move { play(&router, chain(text, n), fate).await });
+                // a few clients leave, at whatever moment
+                if (turn + round).is_multiple_of(5) {
+                    task.abort();
+                }
+                task
+            })
+            .collect();
+        for task in tasks {
+            match tokio::time::timeout(PATIENCE, task).await.expect("somebody waits for ever") {
+                Ok(times) => kept_back += times,
+                Err(e) => assert!(e.is_cancelled(), "{e}"),
+            }
+        }
+        let fleet = router.fleet();
+        assert!(fleet.landings.is_empty());
+        assert!(fleet.replicas().iter().all(|r| (r.load(), r.inflight()) == (0, 0)));
+        for text in 0..3 {
+            let reads = |r: &Arc<Replica>| fleet.residency.read().reader(&chain(text, 0), r.id).is_some();
+            assert!(!fleet.replicas().iter().any(reads));
+        }
+    }
+    assert!(kept_back > 0, "nobody was ever kept back");
+}
+
+#[tokio::test]
+async fn when_a_leader_fails_one_of_its_followers_leads() {
+    let router = router(PolicyKind::Cost, 3).await;
+    let place = |own| {
+        let chain = chain(1, own);
+        router.place(prompt(&chain), FOR_EVER).unwrap()
+    };
+    let leader = place(0);
+    assert!(matches!(leader.next, Next::Go(_)));
+    let followers = [place(1), place(2)];
+    assert!(followers.iter().all(|f| matches!(f.next, Next::Wait(..))));
+    assert!(followers.iter().all(|f| f.reservation.replica().id == leader.reservation.replica().id));
+    assert_eq!(leader.reservation.replica().inflight(), 3);
+    drop(leader);
+    for follower in followers {
+        let Next::Wait(leader, at_most) = follower.next else { panic!("it waits") };
+        assert_eq!(leader.landed(at_most).await, Some(Landing::Failed));
+    }
+    let (first, second) = (place(1), place(2));
+    assert!(matches!(first.next, Next::Go(_)) && matches!(second.next, Next::Wait(..)));
+    // without patience nobody waits
+    let chain = chain(1, 3);
+    assert!(matches!(router.place(prompt(&chain), 0.0).unwrap().next, Next::Go(_)));
+}

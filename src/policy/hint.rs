@@ -1,0 +1,265 @@
+//! Session hints: a name that a client gives its conversation, or that was derived from its text. Pure.
+//!
+//! The same name goes to the same replica, its *home*, while that is neither overloaded nor gone. What a hint can be
+//! worth is known: at most the time to read, at the home, what the index does not say it holds, and at most the time to
+//! read at the cheapest other replica what that does not hold. Beyond that load going there is cheaper even if the home
+//! holds all of the prompt. This is the *break point*; no hint overrides it, and what the index knows counts fully besides.
+//!
+//! A name that nobody knows begins by *rendezvous*: the replica with the largest hash of (name, replica's name), among
+//! those that are as good as the best. Several routers agree on it, and a replica that comes or goes moves no names but
+//! those that it gets or had. It decides between equals only: load is never overridden by it.
+
+use super::flight::{Flight, counted};
+use super::select::{Candidate, Decision, Params, Ranked, Reason, RouteRequest, select};
+use crate::types::{PolicyKind, ReplicaId};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Prices that differ by less than this share are equal.
+const NEAR: f64 = 0.01;
+
+/// What names a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// The hash of its name and model.
+    pub key: u64,
+    /// Who named it.
+    pub source: Source,
+}
+
+/// Who named a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The client.
+    Named,
+    /// Nobody: it is told by its text, which counts only where the index knows little of the prompt.
+    Derived,
+}
+
+/// What became of a hint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HintUse {
+    /// The session's home; `None` when it has none, or its home takes no requests.
+    pub home: Option<ReplicaId>,
+    /// By how much the home may cost more than the cheapest other replica, in milliseconds; 0 without a home. The cost
+    /// policy's measure; the others have their own.
+    pub break_ms: f64,
+    /// Whether the session stays at its home.
+    pub stays: bool,
+}
+
+/// The weight of a replica, known by the hash of its name, for a session; the largest wins.
+pub fn rendezvous(key: u64, name: u64) -> u64 {
+    xxh3_64_with_seed(&name.to_le_bytes(), key)
+}
+
+/// Weighs a hint against a decision, which it may change. `home` is where the session was last, `name` the hash of a
+/// replica's name.
+pub fn weigh(
+    mut decision: Decision,
+    (hint, home): (Hint, Option<ReplicaId>),
+    (request, candidates): (RouteRequest, &[Candidate]),
+    params: &Params,
+    name: impl Fn(ReplicaId) -> u64,
+) -> Decision {
+    let lead = decision.ranked.iter().map(|r| r.overlap).max().unwrap_or(0);
+    let is_known = hint.source == Source::Derived && u64::from(lead) * 2 >= u64::from(request.blocks);
+    let settled = matches!(decision.reason, Reason::Only | Reason::FailOpen | Reason::RoundRobin);
+    if is_known || settled || decision.flight == Some(Flight::Follower) {
+        return decision;
+    }
+    let ties = ties(&decision.ranked, params.policy);
+    let at = home.and_then(|home| decision.ranked.iter().position(|r| r.id == home));
+    let Some(at) = at else {
+        decision.ranked[..ties].sort_by_key(|r| std::cmp::Reverse(rendezvous(hint.key, name(r.id))));
+        decision.reason = if ties > 1 { Reason::Hint } else { decision.reason };
+        decision.hint = Some(HintUse { home: None, break_ms: 0.0, stays: false });
+        return decision;
+    };
+    let there = decision.ranked[at];
+    let other = decision.ranked.iter().filter(|r| r.id != there.id);
+    let Some(other) = other.min_by(|a, b| a.price.total().total_cmp(&b.price.total())) else { return decision };
+    let break_ms = there.price.prefill.min(other.price.prefill);
+    let is_held = decision.ranked[0].overlap >= request.blocks.max(1);
+    let stays = at < ties
+        || match params.policy {
+            PolicyKind::Cost => there.price.total() - other.price.total() < break_ms,
+            PolicyKind::Affinity => !is_held && wins_with_all(there.id, request, candidates, params),
+            PolicyKind::Load | PolicyKind::RoundRobin => false,
+        };
+    if stays {
+        decision.ranked[..=at].rotate_right(1);
+        decision.reason = if at > 0 || ties > 1 { Reason::Hint } else { decision.reason };
+    }
+    decision.hint = Some(HintUse { home: Some(there.id), break_ms, stays });
+    decision
+}
+
+/// How many at the head of a ranking are as good as the first.
+fn ties(ranked: &[Ranked], policy: PolicyKind) -> usize {
+    let Some(first) = ranked.first() else { return 0 };
+    let near = |r: &&Ranked| match policy {
+        PolicyKind::Cost => first.score - r.score <= NEAR * first.score.abs() && r.overlap >= first.overlap,
+        PolicyKind::Affinity => r.score.total_cmp(&first.score).is_eq() && r.overlap == first.overlap,
+        PolicyKind::Load | PolicyKind::RoundRobin => r.score.total_cmp(&first.score).is_eq(),
+    };
+    ranked.iter().take_while(near).count()
+}
+
+/// Whether `home` would be first if it held all of the prompt.
+fn wins_with_all(home: ReplicaId, request: RouteRequest, candidates: &[Candidate], params: &Params) -> bool {
+    let whole = request.blocks.max(1);
+    let mode = params.flight.mode;
+    let with_all = |c: &Candidate| match c.id == home {
+        true => Candidate { overlap: whole, tail: 0.0, ..*c },
+        false => counted(c, mode),
+    };
+    let supposed: smallvec::SmallVec<[Candidate; 8]> = candidates.iter().map(with_all).collect();
+    select(request, &supposed, params).and_then(|d| d.ranked.first().map(|r| r.id)) == Some(home)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::cost::{Prospect, Tokens};
+    use crate::policy::flight::FlightParams;
+    use crate::policy::score::{AffinityParams, LoadParams};
+    use crate::types::Basis;
+    use proptest::prelude::*;
+
+    const TURN: RouteRequest = RouteRequest {
+        body_bytes: 100_000,
+        prompt_bytes: 100_000,
+        blocks: 48,
+        tokens: Tokens { prompt: 25_000.0, block: 512.0, output: 200.0 },
+        salt: 0,
+    };
+    const NAMED: Hint = Hint { key: 11, source: Source::Named };
+
+    fn params(policy: PolicyKind) -> Params {
+        Params {
+            policy,
+            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
+            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+            flight: FlightParams::default(),
+        }
+    }
+
+    fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
+        let prospect = Prospect { queue_ms: f64::from(load) * 800.0, ..Prospect::IDLE };
+        Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, tail: 0.0, load, prospect }
+    }
+
+    fn with(policy: PolicyKind, hint: Hint, home: Option<u16>, fleet: &[Candidate]) -> Decision {
+        let p = params(policy);
+        let plain = select(TURN, fleet, &p).unwrap();
+        weigh(plain, (hint, home.map(ReplicaId)), (TURN, fleet), &p, |id| u64::from(id.0))
+    }
+
+    #[test]
+    fn a_session_stays_at_its_home_up_to_the_break_point() {
+        // 25,000 tokens take 3.3 s to read: a queue of 3.2 s is worth it, one of 4 s is not
+        for (load, stays) in [(0, true), (4, true), (5, false)] {
+            let d = with(PolicyKind::Cost, NAMED, Some(1), &[candidate(0, 0, 0), candidate(1, 0, load)]);
+            assert_eq!(d.ranked[0].id.0 == 1, stays, "{load}");
+            let hint = d.hint.unwrap();
+            assert_eq!((hint.home, hint.stays), (Some(ReplicaId(1)), stays));
+            assert!((3200.0..3500.0).contains(&hint.break_ms));
+            assert_eq!(d.reason, if stays { Reason::Hint } else { Reason::Cold });
+            assert!(d.ranked.iter().all(|r| r.overlap == 0), "what is predicted to be cached stays honest");
+        }
+        // 32 blocks of credit against 4 a unit
+        for (load, stays) in [(0, true), (7, true), (9, false)] {
+            let d = with(PolicyKind::Affinity, NAMED, Some(1), &[candidate(0, 0, 0), candidate(1, 0, load)]);
+            assert_eq!(d.ranked[0].id.0 == 1, stays, "{load}");
+        }
+        // between equals only, or not at all
+        let d =
+            |policy, load| with(policy, NAMED, Some(1), &[candidate(0, 0, 0), candidate(1, 0, load)]).ranked[0].id.0;
+        assert_eq!((d(PolicyKind::Load, 0), d(PolicyKind::Load, 1)), (1, 0));
+        assert_eq!(d(PolicyKind::RoundRobin, 0), 0);
+    }
+
+    #[test]
+    fn what_the_index_knows_counts_besides() {
+        // the home holds half: what is left to be supposed of it is worth half
+        let at = |load| with(PolicyKind::Cost, NAMED, Some(1), &[candidate(0, 0, 0), candidate(1, 24, load)]);
+        let hint = at(4).hint.unwrap();
+        assert!(hint.stays && (1500.0..1800.0).contains(&hint.break_ms), "{hint:?}");
+        assert!(!at(5).hint.unwrap().stays);
+        // another one holds all of it, or three quarters
+        for policy in [PolicyKind::Cost, PolicyKind::Affinity] {
+            let d = with(policy, NAMED, Some(1), &[candidate(0, 48, 0), candidate(1, 0, 0)]);
+            assert_eq!((d.ranked[0].id.0, d.reason), (0, Reason::Affinity), "{policy:?}");
+        }
+        let d = with(PolicyKind::Cost, NAMED, Some(1), &[candidate(0, 36, 0), candidate(1, 36, 1)]);
+        assert!(d.ranked[0].id.0 == 1 && d.hint.unwrap().break_ms < 900.0);
+    }
+
+    #[test]
+    fn a_derived_name_counts_only_where_the_index_knows_little() {
+        let derived = Hint { source: Source::Derived, ..NAMED };
+        let home = |overlap| with(PolicyKind::Cost, derived, Some(1), &[candidate(0, overlap, 0), candidate(1, 0, 0)]);
+        assert_eq!(home(23).ranked[0].id.0, 1);
+        assert_eq!((home(24).ranked[0].id.0, home(24).hint), (0, None));
+    }
+
+    #[test]
+    fn an_unknown_name_decides_between_equals_only() {
+        for policy in [PolicyKind::Cost, PolicyKind::Affinity, PolicyKind::Load] {
+            let fleet = [candidate(0, 0, 0), candidate(1, 0, 0), candidate(2, 0, 1)];
+            let homes: Vec<u16> =
+                (0..64).map(|key| with(policy, Hint { key, ..NAMED }, None, &fleet).ranked[0].id.0).collect();
+            assert!(homes.contains(&0) && homes.contains(&1) && !homes.contains(&2), "{policy:?} {homes:?}");
+            // a home that is gone is like none
+            let gone: Vec<u16> =
+                (0..64).map(|key| with(policy, Hint { key, ..NAMED }, Some(9), &fleet).ranked[0].id.0).collect();
+            assert_eq!(gone, homes);
+        }
+    }
+
+    fn fleets() -> impl Strategy<Value = Vec<Candidate>> {
+        prop::collection::vec((any::<bool>(), 0u32..49, 0u32..40), 2..10).prop_map(|list| {
+            let of = |(id, (healthy, overlap, load)): (u16, (bool, u32, u32))| Candidate {
+                healthy,
+                ..candidate(id, overlap, load)
+            };
+            (0u16..).zip(list).map(of).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_replica_that_goes_moves_only_its_own_names(names in prop::collection::hash_set(any::<u64>(), 2..20), keys in prop::collection::vec(any::<u64>(), 1..60)) {
+            let names: Vec<u64> = names.into_iter().collect();
+            let home = |key: u64, names: &[u64]| names.iter().copied().max_by_key(|n| rendezvous(key, *n));
+            let left = &names[1..];
+            for key in keys {
+                let before = home(key, &names);
+                prop_assert!(before == Some(names[0]) || home(key, left) == before);
+            }
+        }
+
+        #[test]
+        fn a_hint_never_overrides_health_nor_the_break_point(
+            fleet in fleets(), policy in prop::sample::select(&PolicyKind::ALL), key: u64, home in prop::option::of(0u16..10), salt: u64,
+        ) {
+            let (p, request) = (params(policy), RouteRequest { salt, ..TURN });
+            let plain = select(request, &fleet, &p).unwrap();
+            let hint = Hint { key, source: Source::Named };
+            let d = weigh(plain.clone(), (hint, home.map(ReplicaId)), (request, &fleet), &p, |id| u64::from(id.0));
+            let ids = |d: &Decision| { let mut ids: Vec<_> = d.ranked.iter().map(|r| r.id).collect(); ids.sort(); ids };
+            prop_assert_eq!(ids(&d), ids(&plain));
+            let least = d.ranked.iter().map(|r| r.price.total()).fold(f64::INFINITY, f64::min);
+            let first = d.ranked[0];
+            match policy {
+                PolicyKind::Cost => {
+                    let worth = if d.hint.is_some_and(|h| h.stays) { first.price.prefill } else { 0.0 };
+                    prop_assert!(first.price.total() <= least * (1.0 + NEAR) + worth + 1e-6);
+                }
+                PolicyKind::Load => prop_assert_eq!(first.load, plain.ranked[0].load),
+                PolicyKind::Affinity => prop_assert!(f64::from(first.load) * 4.0 <= 32.0 + f64::from(plain.ranked[0].load) * 4.0),
+                PolicyKind::RoundRobin => prop_assert_eq!(first.id, plain.ranked[0].id),
+            }
+        }
+    }
+}
