@@ -3,9 +3,11 @@
 
 use super::body::Body;
 use super::context::Context;
+use super::request::refuse;
 use super::{Proxy, respond};
 use crate::api::catalogue::{self, merged};
 use crate::api::endpoint::Endpoint;
+use crate::api::errors::ErrorKind;
 use crate::api::model::Form;
 use http::Method;
 use http::header::CONTENT_TYPE;
@@ -57,8 +59,22 @@ impl Proxy {
         }
     }
 
+    /// Refuses a request for a model that no replica serves, after another look at the engines.
+    pub(super) async fn find_model(&self, ctx: &mut Context) -> Result<()> {
+        let fleet = self.router.fleet();
+        let Some(model) = ctx.prompt.model.as_deref().filter(|model| !fleet.serves(model)) else { return Ok(()) };
+        if let Some(search) = &self.rules.search {
+            search.run().await;
+            if fleet.serves(model) {
+                return Ok(());
+            }
+        }
+        ctx.hint = self.instead_of(model);
+        refuse(ctx, ErrorKind::ModelNotFound)
+    }
+
     /// What to say of a model that no replica serves.
-    pub(super) fn instead_of(&self, model: &str) -> String {
+    fn instead_of(&self, model: &str) -> String {
         let names = self.router.fleet().model_names();
         let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
         names.extend(self.rules.aliases.iter().map(|(alias, _)| alias));

@@ -80,11 +80,12 @@ impl Proxy {
         };
         let head = session.req_header();
         self.resolve_alias(head, ctx);
-        self.understand(head, ctx)
+        self.understand(head, ctx);
+        self.find_model(ctx).await
     }
 
-    fn understand(&self, head: &RequestHeader, ctx: &mut Context) -> Result<()> {
-        let Some(bytes) = ctx.body.held() else { return Ok(()) };
+    fn understand(&self, head: &RequestHeader, ctx: &mut Context) {
+        let Some(bytes) = ctx.body.held() else { return };
         let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.strip_max_tokens_over);
         ctx.prompt = PromptFacts {
             chain: prepared.chain,
@@ -100,13 +101,6 @@ impl Proxy {
         if let (None, Some(form @ Form::Multipart(_)), Some(body)) = (&ctx.prompt.model, form_of(head), ctx.body.held())
         {
             ctx.prompt.model = form.model(body).map(|named| named.name);
-        }
-        match &ctx.prompt.model {
-            Some(model) if !self.router.fleet().serves(model) => {
-                ctx.hint = self.instead_of(model);
-                refuse(ctx, ErrorKind::ModelNotFound)
-            }
-            _ => Ok(()),
         }
     }
 }
