@@ -26,6 +26,7 @@ use clock::Clock;
 use models::Models;
 use parking_lot::RwLock;
 use replica::{Fit, Replica, ReplicaSpec};
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -190,8 +191,13 @@ impl Fleet {
         }
         let now = self.clock.now();
         // who lists the model is asked first; an engine that takes any name, only for one that nobody lists
-        let listed = model.is_some_and(|m| self.replicas.iter().any(|r| r.fit(m) == Fit::Listed));
-        pool.filter(|r| model.is_none_or(|m| !matches!((r.fit(m), listed), (Fit::No, _) | (Fit::Easygoing, true))))
+        let unlisted = LazyCell::new(|| model.is_some_and(|m| self.replicas.iter().all(|r| r.fit(m) != Fit::Listed)));
+        let fits = |r: &Replica| match model.map(|m| r.fit(m)) {
+            None | Some(Fit::Listed | Fit::Unknown) => true,
+            Some(Fit::Easygoing) => *unlisted,
+            Some(Fit::No) => false,
+        };
+        pool.filter(|r| fits(r))
             .map(|r| Candidate {
                 id: r.id,
                 healthy: r.is_healthy(),

@@ -52,7 +52,9 @@ impl Proxy {
 
     /// Puts the model in place of its alias.
     pub(super) fn resolve_alias(&self, head: &RequestHeader, ctx: &mut Context) {
-        if let (Some(body), Some(form)) = (ctx.body.held(), form_of(head))
+        // an engine takes what it understands for JSON whatever the client calls it
+        let form = form_of(head).or(ctx.endpoint.is_inference().then_some(Form::Json));
+        if let (Some(body), Some(form)) = (ctx.body.held(), form)
             && let Some(resolved) = self.rules.aliases.resolve(form, body)
         {
             ctx.body = Body::Held(resolved);

@@ -131,6 +131,7 @@ async fn an_alias_becomes_the_models_own_name_and_no_other_byte_changes() {
         ("/v1/responses", "application/json; charset=utf-8", json("two words"), json("org/m1")),
         ("/v1/somewhere", "application/json", json("org/m1"), json("org/m1")),
         ("/v1/audio/transcriptions", "multipart/form-data; boundary=b", form("fast"), form("org/m1")),
+        ("/v1/completions", "text/plain", json("fast"), json("org/m1")),
         ("/v1/files", "text/plain", json("fast"), json("fast")),
     ] {
         let answer = post(&ramjet, path, kind, &body).await;
