@@ -13,12 +13,13 @@ use clap::Args;
 
 use crate::engine::Fleet;
 use crate::engine::params::Params;
+use crate::load::report::Report;
+use crate::load::target::{Spread, Target};
+use crate::load::{Course, EngineStats, Pace};
 use crate::num::share;
 use crate::router::{Policy, Router, program};
-use crate::swarm::report::Report;
 use crate::swarm::script::Shape;
-use crate::swarm::target::{Spread, Target};
-use crate::swarm::{EngineStats, Pace, Swarm, check, ramp};
+use crate::swarm::{self, ramp};
 
 /// Figures on the screen cover this much real time.
 const WINDOW_S: f64 = 5.0;
@@ -55,7 +56,8 @@ pub(crate) struct DemoArgs {
 pub(crate) async fn run(args: DemoArgs) -> Result<(), String> {
     let half = args.seconds / 2.0;
     let pace = Pace { warmup: half * WARM_SHARE, duration: half * (1.0 - WARM_SHARE) };
-    check(&args.shape, &pace, args.params.time_scale)?;
+    swarm::check(&args.shape)?;
+    crate::load::check(&pace, args.params.time_scale)?;
     let program = program(args.ramjet.clone())?;
     println!(
         "{REPLICAS} simulated engines, {} coding agents, time x{}; all times below are the engines' own.",
@@ -74,23 +76,24 @@ async fn half_of(args: &DemoArgs, pace: &Pace, program: &Path, policy: Policy, t
     println!("\n{title}; metrics: http://{}/metrics", router.admin);
     let target = Target::of(&[router.url()], Spread::Sticky)?;
     let scale = args.params.time_scale;
-    let swarm = Swarm::start(&args.shape, target, &args.params.model, scale, ramp(pace));
+    let course = Course { target, model: args.params.model.clone(), time_scale: scale };
+    let load = swarm::start(&args.shape, &course, ramp(pace));
     let mut screen = Screen::default();
     let mut from = 0.0;
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     ticks.tick().await;
     let end = (pace.warmup + pace.duration) * 1e3 * scale;
-    while swarm.board.now() < end {
+    while load.board.now() < end {
         ticks.tick().await;
-        let now = swarm.board.now();
+        let now = load.board.now();
         if now < pace.warmup * 1e3 * scale {
             from = now;
         }
-        let recent = swarm.board.report((now - WINDOW_S * 1e3 * scale).max(0.0), now);
+        let recent = load.board.report((now - WINDOW_S * 1e3 * scale).max(0.0), now);
         screen.show(&Second { at: now / scale / 1e3, report: recent, engines: EngineStats::all(&engines).await });
     }
-    let to = swarm.board.now();
-    let board = swarm.stop();
+    let to = load.board.now();
+    let board = load.stop();
     for (kind, n) in board.failures() {
         println!("failed {n} times: {kind}");
     }
@@ -179,8 +182,8 @@ fn verdict(ours: &Report, load: &Report) -> String {
         "\n{gain:+.0} % turns per minute, TTFT {:.1} times shorter at the median",
         share(load.ttft[0], ours.ttft[0])
     );
-    let late = [ours, load].iter().find_map(|report| report.warning());
-    text + &late.map_or(String::new(), |warning| format!("\n{warning}"))
+    text.extend([ours, load].iter().find_map(|report| report.warnings().first().map(|warning| format!("\n{warning}"))));
+    text
 }
 
 #[cfg(test)]

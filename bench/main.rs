@@ -3,9 +3,12 @@
 //! An independent judge: it talks HTTP and does not link the router, so that a mistake in the router cannot hide in a
 //! shared helper. Only `sim` links it: decisions cannot be judged in virtual time without the code that makes them.
 
+mod clients;
 mod compare;
+mod crowd;
 mod demo;
 mod engine;
+mod load;
 mod num;
 mod router;
 mod signal;
@@ -30,6 +33,12 @@ enum Command {
     Engine(engine::EngineArgs),
     /// coding-agent load on a router or an engine
     Swarm(swarm::SwarmArgs),
+    /// users of applications that share system prompts, on a router or an engine
+    Chat(crowd::ChatArgs),
+    /// programs that ask ten things at once about something new
+    Fanout(crowd::FanoutArgs),
+    /// a recorded trace at its own pace
+    Trace(crowd::TraceArgs),
     /// the same work through every routing setting
     Compare(compare::CompareArgs),
     /// engines, router and agents in one command, for about a minute
@@ -71,8 +80,34 @@ async fn run(command: Command) -> Result<(), String> {
     match command {
         Command::Engine(args) => engine::run(args).await,
         Command::Swarm(args) => swarm::run(args).await,
+        Command::Chat(args) => crowd::chat(args).await,
+        Command::Fanout(args) => crowd::fanout(args).await,
+        Command::Trace(args) => crowd::trace(args).await,
         Command::Compare(args) => compare::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Sim(args) => sim::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn every_command_line_is_consistent_and_asks_for_what_it_needs() {
+        Line::command().debug_assert();
+        let fine = |line: &str| Line::try_parse_from(line.split(' ')).is_ok();
+        for load in ["swarm", "chat", "fanout", "trace --file t"] {
+            assert!(fine(&format!("ramjet-bench {load} --target http://127.0.0.1:1")), "{load}");
+            assert!(!fine(&format!("ramjet-bench {load}")), "{load} without a target");
+        }
+        assert!(!fine("ramjet-bench trace --target http://127.0.0.1:1"), "a trace needs a file");
+        assert!(!fine("ramjet-bench chat --users 0 --target http://127.0.0.1:1"), "nobody");
+        for words in
+            ["", " --workload chat", " --workload trace --file t --speed 1", " --policies load,cost --developers 9"]
+        {
+            assert!(fine(&format!("ramjet-bench compare{words}")), "{words}");
+        }
     }
 }

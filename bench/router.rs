@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::swarm::client::Client;
+use crate::load::client::Client;
+use crate::load::cpu_seconds;
 
 const START_LIMIT: Duration = Duration::from_secs(15);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -134,12 +135,7 @@ impl Router {
 
     /// Processor time it has used so far, in seconds.
     pub(crate) fn cpu_seconds(&self) -> f64 {
-        // Linux counts in hundredths; elsewhere the figure is left at 0
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let fields: Vec<&str> = after_name.split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
-        (ticks(11) + ticks(12)) / 100.0
+        cpu_seconds(&self.child.id().to_string())
     }
 
     fn last_words(&self) -> String {

@@ -35,9 +35,11 @@
 //! | question | place |
 //! |---|---|
 //! | why did it go there? | [`policy::select`], [`policy::score`], [`policy::cost`] |
+//! | who is kept for long prompts, who has just come back? | [`policy::lane`], [`policy::slow_start`] |
 //! | what is learned, and how? | [`policy::estimate`], [`policy::backlog`], [`prefix::residency`] |
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
-//! | who holds what? | [`prefix::index`], [`prefix::residency`] |
+//! | what does an answer tell? | [`api::answer`] |
+//! | who holds what? | [`prefix::index`], [`prefix::residency`]; what was given an id: [`fleet::pins`] |
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |
 //! | when is a replica fenced? | [`policy::health`], [`engine::probe`] |
 //! | who may ask, and from which page? | `proxy/auth.rs`, `proxy/cors.rs` |

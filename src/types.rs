@@ -50,6 +50,31 @@ impl PolicyKind {
     }
 }
 
+/// Where requests go that are short, in a fleet that has a lane for long prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShortPrompts {
+    /// Anywhere.
+    Shared,
+    /// Never to the lane while another replica is healthy.
+    Exclusive,
+    /// To the lane only where that saves more than it costs.
+    Avoid,
+}
+
+impl ShortPrompts {
+    /// Every choice, in the order in which documents list them.
+    pub const ALL: [ShortPrompts; 3] = [ShortPrompts::Shared, ShortPrompts::Exclusive, ShortPrompts::Avoid];
+
+    /// The word used in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            ShortPrompts::Shared => "shared",
+            ShortPrompts::Exclusive => "exclusive",
+            ShortPrompts::Avoid => "avoid",
+        }
+    }
+}
+
 /// What a replica's overlap is compared with before it earns credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {

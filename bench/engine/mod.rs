@@ -13,7 +13,7 @@ mod listen;
 pub(crate) mod params;
 pub(crate) mod schedule;
 pub(crate) mod sim;
-mod text;
+pub(crate) mod text;
 
 use std::io::Write;
 use std::net::SocketAddr;

@@ -14,16 +14,20 @@ use ramjet::api::endpoint::Endpoint;
 use ramjet::engine::discovery::Configured;
 use ramjet::fleet::Fleet;
 use ramjet::fleet::claim::ClaimGuard;
-use ramjet::fleet::replica::ReplicaSpec;
+use ramjet::fleet::replica::{ReplicaSpec, Role};
 use ramjet::fleet::router::{Prompt, Router};
 use ramjet::policy::health::Thresholds;
 use ramjet::policy::score::{AffinityParams, LoadParams};
 use ramjet::policy::select::Params;
+use ramjet::prefix::residency::Size;
 use ramjet::proxy::{PromptShape, prepare};
 use ramjet::types::{Basis, PolicyKind, ReplicaId};
 use std::fmt::Write;
 use std::hint::black_box;
 use std::sync::Arc;
+
+/// A prompt of 1 MiB.
+const SIZE: Size = Size { prompt: 262_144.0, block: 512.0 };
 
 const SHAPE: PromptShape = PromptShape { secret: 7, block_bytes: 2048, max_prefix_bytes: 2 << 20 };
 
@@ -63,6 +67,7 @@ fn fleet(replicas: u16) -> (Arc<Fleet>, Router) {
         authority: HeaderValue::from_static("r"),
         models: vec![],
         authorization: None,
+        role: Role::default(),
     };
     let params = Params {
         policy: PolicyKind::Affinity,
@@ -88,11 +93,17 @@ fn decide(c: &mut Criterion) {
             let chain = prepare(Endpoint::Chat, &body, &SHAPE, None).chain.expect("a chat body");
             for n in 0..replicas {
                 let held: Arc<[u64]> = chain[..chain.len() * usize::from(1 + n % 8) / 8].into();
-                ClaimGuard::new(&fleet, &held, ReplicaId(n)).confirm();
+                ClaimGuard::new(&fleet, &held, SIZE, ReplicaId(n)).confirm();
             }
             let bytes = body.len() as u64;
-            let prompt =
-                Prompt { chain: &chain, body_bytes: bytes, prompt_bytes: bytes, model: Some("m"), streams: true };
+            let prompt = Prompt {
+                chain: &chain,
+                body_bytes: bytes,
+                prompt_bytes: bytes,
+                model: Some("m"),
+                streams: true,
+                pinned: None,
+            };
             group.bench_function(BenchmarkId::new(format!("warm_{kib}_KiB"), replicas), |b| {
                 b.iter(|| router.place(black_box(prompt)));
             });
@@ -114,7 +125,7 @@ fn claim(c: &mut Criterion) {
                 next.push(n);
                 Arc::<[u64]>::from(next)
             },
-            |chain| ClaimGuard::new(&fleet, &chain, ReplicaId(3)).confirm(),
+            |chain| ClaimGuard::new(&fleet, &chain, SIZE, ReplicaId(3)).confirm(),
             BatchSize::SmallInput,
         );
     });

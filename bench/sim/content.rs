@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::clients::Prompt;
 use crate::num::mix;
 
 /// Tokens of an engine block. Engines use 16; at 256 a cached prefix is short by 120 tokens on average and a simulated
@@ -62,6 +63,12 @@ impl Text {
     /// What a router computes from the same text.
     pub(crate) fn fingerprints(&self) -> Arc<[u64]> {
         self.chain.iter().skip(PER_ROUTER_BLOCK - 1).step_by(PER_ROUTER_BLOCK).copied().collect()
+    }
+}
+
+impl Prompt for Text {
+    fn push(&mut self, name: u64, tokens: usize) {
+        Self::push(self, name, tokens);
     }
 }
 

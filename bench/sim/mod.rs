@@ -4,8 +4,7 @@
 //! reservations. So this command, unlike the others, links the router: it judges decisions, not bytes. Hours of a fleet of
 //! a hundred take seconds, and the same seed gives the same table.
 
-mod clients;
-mod content;
+pub(crate) mod content;
 mod measure;
 mod rule;
 mod table;
@@ -16,6 +15,7 @@ use std::io::Write;
 
 use clap::Args;
 
+use crate::clients;
 use measure::Row;
 use table::Table;
 use workload::Workload;

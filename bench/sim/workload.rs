@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::clients::agents::Agents;
-use super::clients::fanout::Fanout;
-use super::clients::open::{Rag, Trace};
-use super::clients::{Clients, talk};
+use super::content::Text;
+use crate::clients::agents::Agents;
+use crate::clients::fanout::Fanout;
+use crate::clients::open::{Rag, Trace};
+use crate::clients::{Clients, talk};
 use crate::engine::params::Params;
 
 /// Something that happens to a replica.
@@ -137,7 +138,7 @@ impl Workload {
     pub(crate) fn clients(&self, seed: u64) -> Box<dyn Clients> {
         match &self.population {
             Population::Agents(count) => Box::new(Agents::new(*count, seed)),
-            Population::Talk(shape, count) => Box::new(talk::Talk::new(*shape, *count, seed)),
+            Population::Talk(shape, count) => Box::new(talk::Talk::<Text>::new(*shape, *count, seed)),
             Population::Fanout(count) => Box::new(Fanout::new(*count, seed)),
             Population::Rag(per_s) => Box::new(Rag::new(*per_s, self.warm_up + self.watch, seed)),
             Population::Trace(trace) => Box::new(trace.clone()),

@@ -4,15 +4,10 @@
 //! byte strings; a turn appends two of them and clones a list of references, so the client costs almost nothing beside
 //! what it measures. **Invariant:** the pieces in order are one valid JSON document.
 
-use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use bytes::Bytes;
-use hyper::body::{Body, Frame, SizeHint};
 
 use super::script::{BYTES_PER_TOKEN, Shape};
+use crate::load::body::Pieces;
 
 /// A conversation that grows and is compacted.
 #[derive(Debug)]
@@ -82,44 +77,6 @@ impl Talk {
     }
 }
 
-/// A body of known length in pieces.
-#[derive(Debug, Clone)]
-pub(crate) struct Pieces {
-    left: VecDeque<Bytes>,
-    bytes: u64,
-}
-
-impl Pieces {
-    fn new(left: VecDeque<Bytes>) -> Self {
-        let bytes = left.iter().map(|piece| piece.len() as u64).sum();
-        Self { left, bytes }
-    }
-
-    /// For requests without a body.
-    pub(crate) fn empty() -> Self {
-        Self::new(VecDeque::new())
-    }
-}
-
-impl Body for Pieces {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let piece = self.left.pop_front();
-        self.bytes -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.left.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,9 +89,7 @@ mod tests {
     }
 
     fn json(talk: &Talk) -> serde_json::Value {
-        let all: Vec<u8> = talk.body("m", 5).left.iter().flat_map(|piece| piece.to_vec()).collect();
-        assert_eq!(all.len() as u64, talk.body("m", 5).bytes);
-        serde_json::from_slice(&all).unwrap()
+        serde_json::from_slice(&talk.body("m", 5).whole()).unwrap()
     }
 
     #[test]

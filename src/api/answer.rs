@@ -1,10 +1,16 @@
-//! What an answer tells: the first generated token, the end, a failure, and how many tokens were read and cached.
+//! What an answer tells: the first generated token, the end, a failure, how many tokens were read and cached, and the id
+//! under which the engine keeps it.
 //!
 //! Engines differ in where they put things; whatever is found is taken, and what is absent stays unknown. Cached
 //! tokens that are not reported are *unknown*, not zero.
 
-use super::json::{Cursor, Kind, Malformed};
+mod event;
+mod figures;
+
+use super::json::{Cursor, Kind};
 use super::sse::{Event, Scanner};
+use event::event;
+use figures::{Figures, timings};
 
 /// Tokens as an engine reported them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +28,7 @@ pub struct Usage {
 pub struct StreamState {
     /// Something was generated.
     pub generated: bool,
-    /// A finish reason or `[DONE]` was seen.
+    /// A finish reason, `[DONE]`, or the last event of a protocol that has one was seen.
     pub finished: bool,
     /// An error event was seen; a `[DONE]` after it does not heal it.
     pub failed: bool,
@@ -34,123 +40,77 @@ pub struct StreamState {
 #[derive(Debug, Default)]
 pub struct StreamReader {
     scanner: Scanner,
+    seen: Seen,
+}
+
+/// What the events so far have said.
+#[derive(Debug, Default)]
+struct Seen {
     state: StreamState,
     /// Kept apart: what `usage` says goes before what the timings say.
-    usage: Usage,
+    usage: Figures,
     timings: Usage,
+    id: Id,
+}
+
+/// The id of a kept answer, if that is wanted.
+#[derive(Debug, Default)]
+enum Id {
+    #[default]
+    Unwanted,
+    Wanted,
+    Known(Vec<u8>),
+    Taken,
 }
 
 /// The most of a whole (not streamed) answer that is kept for reading: its last bytes, where usage stands.
 pub const MAX_WHOLE: usize = 64 << 10;
+/// The most of its first bytes that is kept where its id is wanted, which engines write first.
+const MAX_HEAD: usize = 4 << 10;
+/// No engine gives out a longer id.
+const MAX_ID: usize = 256;
 
-/// Reads a whole answer beside its relay: keeps the last [`MAX_WHOLE`] bytes.
+/// Reads a whole answer beside its relay: keeps the last [`MAX_WHOLE`] bytes, and few of the first.
 #[derive(Debug, Default)]
 pub struct WholeReader {
+    head: Vec<u8>,
     tail: Vec<u8>,
+    wants_id: bool,
 }
 
 // === impl StreamReader ===
 
 impl StreamReader {
+    /// A reader that also looks for the id of the answer.
+    pub fn with_id() -> Self {
+        StreamReader { seen: Seen { id: Id::Wanted, ..Seen::default() }, ..Self::default() }
+    }
+
     /// Takes a piece of the stream in; returns the state after it.
     pub fn push(&mut self, piece: &[u8]) -> StreamState {
-        let Self { scanner, state, usage, timings } = self;
-        scanner.push(piece, |event| match event {
-            Event::Data(b"[DONE]") => state.finished = true,
-            // an event beyond all usual sizes is content
-            Event::TooLarge => state.generated = true,
+        let Self { scanner, seen } = self;
+        scanner.push(piece, |e| match e {
+            Event::Data(b"[DONE]") => seen.state.finished = true,
+            Event::TooLarge { name } => event::too_large(name, &mut seen.state),
             Event::Data(data) => {
                 // text that cannot be read is relayed all the same; it only tells nothing
-                let _unreadable = chunk(data, state, usage, timings);
+                let _unreadable = event(data, seen);
             }
         });
-        state.usage = usage.or(*timings);
-        *state
+        seen.state.usage = seen.usage.usage().or(seen.timings);
+        seen.state
     }
-}
 
-/// One event of a chat or completion stream.
-fn chunk(
-    data: &[u8],
-    state: &mut StreamState,
-    usage_seen: &mut Usage,
-    timings_seen: &mut Usage,
-) -> Result<(), Malformed> {
-    Cursor::new(data).object(|key, value| {
-        match key.raw {
-            b"choices" if value.kind()? == Kind::Array => value.array(|choice| self::choice(choice, state))?,
-            b"usage" if value.kind()? == Kind::Object => usage(value, usage_seen)?,
-            b"timings" if value.kind()? == Kind::Object => timings(value, timings_seen)?,
-            b"error" => state.failed |= value.skip()? != b"null",
-            _ => drop(value.skip()?),
+    /// The id of the answer, once, when it is known.
+    pub fn take_id(&mut self) -> Option<Vec<u8>> {
+        if !matches!(self.seen.id, Id::Known(_)) {
+            return None;
         }
-        Ok(())
-    })
-}
-
-fn choice(choice: &mut Cursor<'_>, state: &mut StreamState) -> Result<(), Malformed> {
-    choice.object(|key, value| {
-        match key.raw {
-            b"delta" if value.kind()? == Kind::Object => delta(value, state)?,
-            b"text" => state.generated |= is_something(value.skip()?),
-            b"finish_reason" => state.finished |= is_something(value.skip()?),
-            _ => drop(value.skip()?),
+        match std::mem::replace(&mut self.seen.id, Id::Taken) {
+            Id::Known(id) => Some(id),
+            _ => None,
         }
-        Ok(())
-    })
-}
-
-/// A role alone, or empty and null members, are no generated token.
-fn delta(delta: &mut Cursor<'_>, state: &mut StreamState) -> Result<(), Malformed> {
-    delta.object(|key, value| {
-        let text = value.skip()?;
-        state.generated |= key.raw != b"role" && is_something(text);
-        Ok(())
-    })
-}
-
-fn is_something(text: &[u8]) -> bool {
-    !matches!(text, b"null" | b"\"\"" | b"[]" | b"{}")
-}
-
-/// A usage object, wherever engines put the cached tokens.
-fn usage(object: &mut Cursor<'_>, usage: &mut Usage) -> Result<(), Malformed> {
-    object.object(|key, value| {
-        match key.raw {
-            b"prompt_tokens" => usage.prompt = number(value)?.or(usage.prompt),
-            b"completion_tokens" | b"output_tokens" => usage.completion = number(value)?.or(usage.completion),
-            b"cached_tokens" | b"cache_read_input_tokens" => usage.cached = number(value)?.or(usage.cached),
-            b"prompt_tokens_details" | b"input_tokens_details" if value.kind()? == Kind::Object => {
-                value.object(|key, value| {
-                    match key.raw {
-                        b"cached_tokens" => usage.cached = number(value)?.or(usage.cached),
-                        _ => drop(value.skip()?),
-                    }
-                    Ok(())
-                })?;
-            }
-            _ => drop(value.skip()?),
-        }
-        Ok(())
-    })
-}
-
-/// llama.cpp's own figures, sent on request with every event and always with the last: the latest count.
-fn timings(object: &mut Cursor<'_>, usage: &mut Usage) -> Result<(), Malformed> {
-    let mut fresh = None;
-    object.object(|key, value| {
-        match key.raw {
-            b"prompt_n" => fresh = number(value)?,
-            b"cache_n" => usage.cached = number(value)?.or(usage.cached),
-            b"predicted_n" => usage.completion = number(value)?.or(usage.completion),
-            _ => drop(value.skip()?),
-        }
-        Ok(())
-    })?;
-    if let (Some(fresh), Some(cached)) = (fresh, usage.cached) {
-        usage.prompt = Some(cached.saturating_add(fresh));
     }
-    Ok(())
 }
 
 impl Usage {
@@ -164,28 +124,50 @@ impl Usage {
     }
 }
 
-fn number(value: &mut Cursor<'_>) -> Result<Option<u64>, Malformed> {
-    Ok(std::str::from_utf8(value.skip()?).ok().and_then(|t| t.parse().ok()))
-}
-
 // === impl WholeReader ===
 
 impl WholeReader {
+    /// A reader that also looks for the id of the answer.
+    pub fn with_id() -> Self {
+        WholeReader { wants_id: true, ..Self::default() }
+    }
+
     /// Takes a piece of the body in.
     pub fn push(&mut self, piece: &[u8]) {
+        if self.wants_id {
+            let room = MAX_HEAD - self.head.len();
+            self.head.extend_from_slice(&piece[..piece.len().min(room)]);
+        }
         let piece = &piece[piece.len().saturating_sub(MAX_WHOLE)..];
         let surplus = (self.tail.len() + piece.len()).saturating_sub(MAX_WHOLE);
         self.tail.drain(..surplus);
         self.tail.extend_from_slice(piece);
     }
 
-    /// What the body reported; the last `usage` and `timings` in the kept tail count.
+    /// What the body reported; the last `usage` and `timings` in the kept tail count, SGLang's `meta_info` where there is
+    /// no `usage`.
     pub fn usage(&self) -> Usage {
-        let (mut by_usage, mut by_timings) = (Usage::default(), Usage::default());
+        let (mut by_usage, mut by_timings) = (Figures::default(), Usage::default());
         // text that cannot be read tells nothing
-        let _unreadable = self.last("\"usage\"").map(|mut value| usage(&mut value, &mut by_usage));
+        let figures = self.last("\"usage\"").or_else(|| self.last("\"meta_info\""));
+        let _unreadable = figures.map(|mut value| by_usage.read(&mut value));
         let _unreadable = self.last("\"timings\"").map(|mut value| timings(&mut value, &mut by_timings));
-        by_usage.or(by_timings)
+        by_usage.usage().or(by_timings)
+    }
+
+    /// The id of the answer: of a body that is kept in full wherever it stands, else if it stands near the beginning.
+    pub fn id(&self) -> Option<Vec<u8>> {
+        let is_all = self.tail.len() < MAX_WHOLE;
+        let mut id = None;
+        // the head may end in the middle of a member: what stands before it was read
+        let _cut = Cursor::new(if is_all { &self.tail } else { &self.head }).object(|key, value| {
+            if key.is("id") && value.kind()? == Kind::String {
+                id = Some(value.string()?);
+                return Ok(());
+            }
+            value.skip().map(drop)
+        });
+        id.map(|id| id.bytes().into_owned()).filter(|id| self.wants_id && is_id(id))
     }
 
     /// The value after the last `key`. (Within a string the quotes of a key would be escaped.)
@@ -195,109 +177,9 @@ impl WholeReader {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn state_after(events: &[&str]) -> StreamState {
-        let mut reader = StreamReader::default();
-        events.iter().fold(StreamState::default(), |_, e| reader.push(format!("data: {e}\n\n").as_bytes()))
-    }
-
-    #[test]
-    fn a_role_or_an_empty_delta_is_not_a_generated_token() {
-        for event in [
-            r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#,
-            r#"{"choices":[{"delta":{"role":"assistant","content":null,"tool_calls":[],"reasoning_content":""}}]}"#,
-            r#"{"choices":[{"index":0,"text":"","logprobs":null}]}"#,
-            r#"{"choices":[],"usage":null}"#,
-            "not json",
-        ] {
-            assert_eq!(state_after(&[event]), StreamState::default(), "{event}");
-        }
-    }
-
-    #[test]
-    fn content_reasoning_tool_calls_and_text_are_generated_tokens() {
-        for event in [
-            r#"{"choices":[{"delta":{"content":"x"}}]}"#,
-            r#"{"choices":[{"delta":{"reasoning_content":"x"}}]}"#,
-            r#"{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}"#,
-            r#"{"choices":[{"text":" "}]}"#,
-        ] {
-            assert!(state_after(&[event]).generated, "{event}");
-        }
-    }
-
-    #[test]
-    fn an_error_event_is_a_failure_even_if_done_follows() {
-        let state = state_after(&[
-            r#"{"choices":[{"delta":{"content":"x"}}]}"#,
-            r#"{"error":{"message":"core died"}}"#,
-            "[DONE]",
-        ]);
-        assert!(state.failed && state.finished);
-    }
-
-    #[test]
-    fn usage_is_read_in_every_engines_words_and_absent_is_unknown() {
-        let rows = [
-            (
-                r#"{"usage":{"prompt_tokens":100,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":96}}}"#,
-                Some(100),
-                Some(96),
-                Some(5),
-            ),
-            (
-                r#"{"usage":{"prompt_tokens":100,"completion_tokens":5,"prompt_tokens_details":null}}"#,
-                Some(100),
-                None,
-                Some(5),
-            ),
-            (r#"{"usage":{"prompt_tokens":100,"cached_tokens":0}}"#, Some(100), Some(0), None),
-            (
-                r#"{"timings":{"cache_n":90,"prompt_n":10,"predicted_n":4,"prompt_ms":1.5}}"#,
-                Some(100),
-                Some(90),
-                Some(4),
-            ),
-            (r#"{"usage":null}"#, None, None, None),
-        ];
-        for (event, prompt, cached, completion) in rows {
-            assert_eq!(state_after(&[event]).usage, Usage { prompt, cached, completion }, "{event}");
-        }
-    }
-
-    #[test]
-    fn timings_with_every_event_count_to_the_last_and_usage_goes_before_them() {
-        let events: Vec<_> =
-            (1..=50).map(|n| format!(r#"{{"timings":{{"cache_n":90,"prompt_n":10,"predicted_n":{n}}}}}"#)).collect();
-        let mut texts: Vec<_> = events.iter().map(String::as_str).collect();
-        assert_eq!(state_after(&texts).usage, Usage { prompt: Some(100), cached: Some(90), completion: Some(50) });
-        texts.insert(7, r#"{"usage":{"prompt_tokens":101,"completion_tokens":51}}"#);
-        assert_eq!(state_after(&texts).usage, Usage { prompt: Some(101), cached: Some(90), completion: Some(51) });
-    }
-
-    #[test]
-    fn a_later_event_without_figures_does_not_erase_them() {
-        let state = state_after(&[
-            r#"{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":3}}}"#,
-            r#"{"usage":{"completion_tokens":2}}"#,
-        ]);
-        assert_eq!(state.usage, Usage { prompt: Some(9), cached: Some(3), completion: Some(2) });
-    }
-
-    #[test]
-    fn a_whole_answer_is_read_from_its_tail() {
-        let mut reader = WholeReader::default();
-        reader.push(&vec![b'x'; 3 * MAX_WHOLE]);
-        for piece in
-            [&br#"y"}],"usage": {"prompt_tok"#[..], br#"ens":7,"completion_tokens":1,"#, br#""total_tokens":8}}"#]
-        {
-            reader.push(piece);
-        }
-        assert!(reader.tail.len() <= MAX_WHOLE);
-        assert_eq!(reader.usage(), Usage { prompt: Some(7), cached: None, completion: Some(1) });
-        assert_eq!(WholeReader::default().usage(), Usage::default());
-    }
+fn is_id(text: &[u8]) -> bool {
+    !text.is_empty() && text.len() <= MAX_ID
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@
 mod text;
 
 use memchr::memchr;
+use std::borrow::Cow;
 use text::decode;
 
 /// The text ends or turns where a value, a key or a separator was expected.
@@ -55,6 +56,16 @@ impl Str<'_> {
     /// Passes the decoded bytes on in pieces.
     pub fn decode(self, sink: impl FnMut(&[u8])) {
         decode(self.raw, sink);
+    }
+
+    /// The decoded bytes: those of the text itself where nothing is escaped.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        if memchr(b'\\', self.raw).is_none() {
+            return Cow::Borrowed(self.raw);
+        }
+        let mut out = Vec::with_capacity(self.raw.len());
+        self.decode(|piece| out.extend_from_slice(piece));
+        Cow::Owned(out)
     }
 
     /// The decoded text; bytes that are not UTF-8 are replaced.

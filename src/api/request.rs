@@ -1,4 +1,6 @@
-//! What routing needs to know of a chat or completion request, read in one pass over the top level of its body.
+//! What routing needs to know of a request of any API, read in one pass over the top level of its body.
+//!
+//! One reading serves all of them: an API's own members are absent, or without meaning, in the others.
 
 use super::json::{Cursor, Kind, Malformed, Str};
 use std::ops::Range;
@@ -10,6 +12,8 @@ pub struct Request<'a> {
     pub model: Option<Str<'a>>,
     /// `stream`, false when absent.
     pub stream: bool,
+    /// `store` is false: the engine is told to keep nothing.
+    pub is_stateless: bool,
     /// Whether several answers are asked for: `n` or `best_of` above one, or a list of prompts.
     pub is_many: bool,
     /// Every member whose key is `max_tokens` or `max_completion_tokens`, for edits.
@@ -18,10 +22,37 @@ pub struct Request<'a> {
     pub messages: Option<Vec<Message<'a>>>,
     /// `prompt`, as text.
     pub prompt: Option<&'a [u8]>,
+    /// The other members that hold a prompt, or a part of it.
+    pub own: Own<'a>,
+    /// `previous_response_id`.
+    pub previous_response_id: Option<Str<'a>>,
+    /// `prompt_cache_key`.
+    pub prompt_cache_key: Option<Str<'a>>,
     /// The members that separate caches, in the order of [`SEPARATING`]; null counts as absent.
     pub separating: [Option<&'a [u8]>; SEPARATING.len()],
     /// The other members that a chat template renders, in the order of [`RENDERED`]; null counts as absent.
     pub rendered: [Option<&'a [u8]>; RENDERED.len()],
+}
+
+/// Members that belong to one API or the other, as text; null counts as absent.
+#[derive(Debug, Default)]
+pub struct Own<'a> {
+    /// `input` (Responses): the conversation, a string or a list of items.
+    pub input: Option<&'a [u8]>,
+    /// `instructions` (Responses): the first system message.
+    pub instructions: Option<&'a [u8]>,
+    /// `conversation` (Responses): the id of one that the engine keeps.
+    pub conversation: Option<&'a [u8]>,
+    /// `system` (Messages): a string or a list of parts.
+    pub system: Option<&'a [u8]>,
+    /// `thinking` (Messages and some chat templates).
+    pub thinking: Option<&'a [u8]>,
+    /// `text` (Generate): one prompt or several.
+    pub text: Option<&'a [u8]>,
+    /// `input_ids` (Generate): token ids of one prompt or several.
+    pub input_ids: Option<&'a [u8]>,
+    /// `image_data` (Generate): one picture or several.
+    pub image_data: Option<&'a [u8]>,
 }
 
 /// The parts of one message that a chat template renders, still as text.
@@ -76,18 +107,11 @@ pub fn read(body: &[u8]) -> Result<Request<'_>, Malformed> {
     Ok(request)
 }
 
-/// The members that are read for more than their text, in the order of the arms of [`member`].
-const UNDERSTOOD: [&str; 8] =
-    ["model", "stream", "messages", "prompt", "n", "best_of", "max_tokens", "max_completion_tokens"];
-
 fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -> Result<(), Malformed> {
-    match key.position(&UNDERSTOOD) {
-        Some(0) => {
-            request.model = value.clone().string().ok();
-            value.skip()?;
-        }
-        Some(1) => request.stream = value.skip()? == b"true",
-        Some(2) => {
+    let name = key.bytes();
+    let name = &*name;
+    match name {
+        b"messages" => {
             // a list of something else is an engine's business to refuse: it is stepped over
             let mut ahead = value.clone();
             request.messages = messages(&mut ahead).ok();
@@ -95,28 +119,76 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
                 Some(_) => *value = ahead,
                 None => drop(value.skip()?),
             }
+            return Ok(());
         }
-        Some(3) => {
-            let prompt = value.skip()?;
-            request.prompt = Some(prompt);
-            let inner = prompt.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
-            request.is_many |= inner.is_some_and(|i| i.starts_with(b"[") || i.starts_with(b"\""));
+        b"model" => request.model = value.clone().string().ok(),
+        b"previous_response_id" => request.previous_response_id = value.clone().string().ok(),
+        b"prompt_cache_key" => request.prompt_cache_key = value.clone().string().ok(),
+        _ => {}
+    }
+    let text = value.skip()?;
+    match name {
+        b"stream" => request.stream = text == b"true",
+        b"store" => request.is_stateless = text == b"false",
+        b"n" | b"best_of" => request.is_many |= count(text).is_some_and(|n| n > 1),
+        b"sampling_params" => request.is_many |= asks_for_many(text),
+        b"max_tokens" | b"max_completion_tokens" => {
+            request.limits.push(Member { span: key.at..value.offset_after(), value: count(text) });
         }
-        Some(4 | 5) => request.is_many |= count(value.skip()?).is_some_and(|n| n > 1),
-        Some(_) => {
-            let number = count(value.skip()?);
-            request.limits.push(Member { span: key.at..value.offset_after(), value: number });
+        b"prompt" => {
+            request.prompt = Some(text);
+            request.is_many |= is_list_of_prompts(text);
         }
-        None => {
-            let text = Some(value.skip()?).filter(|t| *t != b"null");
-            if let Some(slot) = key.position(&RENDERED) {
-                request.rendered[slot] = text;
-            } else if let Some(slot) = key.position(&SEPARATING) {
-                request.separating[slot] = text;
+        _ => {
+            if matches!(name, b"text" | b"input_ids") {
+                request.is_many |= is_list_of_prompts(text);
+            }
+            if let Some(slot) = slot(request, name) {
+                *slot = Some(text).filter(|t| *t != b"null");
             }
         }
     }
     Ok(())
+}
+
+/// Where the text of a member is kept.
+fn slot<'r, 'a>(request: &'r mut Request<'a>, name: &[u8]) -> Option<&'r mut Option<&'a [u8]>> {
+    let own = &mut request.own;
+    match name {
+        b"input" => Some(&mut own.input),
+        b"instructions" => Some(&mut own.instructions),
+        b"conversation" => Some(&mut own.conversation),
+        b"system" => Some(&mut own.system),
+        b"thinking" => Some(&mut own.thinking),
+        b"text" => Some(&mut own.text),
+        b"input_ids" => Some(&mut own.input_ids),
+        b"image_data" => Some(&mut own.image_data),
+        _ => {
+            let place = |words: &[&str]| words.iter().position(|word| word.as_bytes() == name);
+            match (place(&RENDERED), place(&SEPARATING)) {
+                (Some(slot), _) => Some(&mut request.rendered[slot]),
+                (_, Some(slot)) => Some(&mut request.separating[slot]),
+                _ => None,
+            }
+        }
+    }
+}
+
+fn is_list_of_prompts(text: &[u8]) -> bool {
+    let inner = text.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
+    inner.is_some_and(|i| i.starts_with(b"[") || i.starts_with(b"\""))
+}
+
+/// Whether sampling parameters ask for several answers, or come as a list, one for each prompt.
+fn asks_for_many(text: &[u8]) -> bool {
+    let mut is_many = text.starts_with(b"[");
+    // what cannot be read asks for nothing
+    let _unreadable = Cursor::new(text).object(|key, value| {
+        let value = value.skip()?;
+        is_many |= key.is("n") && count(value).is_some_and(|n| n > 1);
+        Ok(())
+    });
+    is_many
 }
 
 /// A token count as engines read it: whole, or a float that is; beyond all bounds, the largest.
@@ -191,9 +263,26 @@ mod tests {
             (r#"{"prompt":[1,2]}"#, false),
             (r#"{"prompt":[ "a","b"]}"#, true),
             (r#"{"prompt":[[1],[2]]}"#, true),
+            (r#"{"text":["a","b"]}"#, true),
+            (r#"{"text":{"format":{"type":"text"}}}"#, false),
+            (r#"{"input_ids":[1,2],"sampling_params":{"n":1}}"#, false),
+            (r#"{"input_ids":[1,2],"sampling_params":{"n":2}}"#, true),
         ] {
             assert_eq!(read(body.as_bytes()).unwrap().is_many, is_many, "{body}");
         }
+    }
+
+    #[test]
+    fn what_other_apis_say_is_read_too() {
+        let body = br#"{"input":[],"instructions":null,"system":"s","store":false,"previous_response_id":"resp_1",
+            "prompt_cache_key":"k\u0031","conversation":null}"#;
+        let r = read(body).unwrap();
+        assert_eq!((r.own.input, r.own.instructions, r.own.system), (Some(&b"[]"[..]), None, Some(&br#""s""#[..])));
+        assert!(r.is_stateless && r.own.conversation.is_none());
+        assert_eq!(r.previous_response_id.unwrap().raw, b"resp_1");
+        assert_eq!(r.prompt_cache_key.unwrap().text(), "k1");
+        let r = read(br#"{"store":true,"previous_response_id":null,"prompt_cache_key":7}"#).unwrap();
+        assert!(!r.is_stateless && r.previous_response_id.is_none() && r.prompt_cache_key.is_none());
     }
 
     #[test]

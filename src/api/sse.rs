@@ -4,8 +4,12 @@
 //! and comments, other fields and a byte order mark are stepped over (WHATWG HTML, section 9.2). Bounded: an event
 //! whose data is larger than [`MAX_EVENT`] is reported without its data.
 
+use smallvec::SmallVec;
+
 /// The most data of one event that is kept.
 pub const MAX_EVENT: usize = 256 << 10;
+/// No protocol has longer names of events.
+const MAX_NAME: usize = 48;
 
 /// A complete event.
 #[derive(Debug, PartialEq, Eq)]
@@ -13,7 +17,10 @@ pub enum Event<'a> {
     /// Its data, lines joined by LF.
     Data(&'a [u8]),
     /// Its data was larger than [`MAX_EVENT`].
-    TooLarge,
+    TooLarge {
+        /// What its `event` field says; empty without one.
+        name: &'a [u8],
+    },
 }
 
 /// The state between two pieces of a stream.
@@ -21,6 +28,8 @@ pub enum Event<'a> {
 pub struct Scanner {
     line: Vec<u8>,
     data: Vec<u8>,
+    /// The value of the `event` field, as far as it is of a usual length.
+    name: SmallVec<[u8; MAX_NAME]>,
     has_data: bool,
     too_large: bool,
     /// The unfinished line is kept in part.
@@ -81,11 +90,11 @@ impl Scanner {
         if line.is_empty() {
             return self.dispatch(event);
         }
-        let Some(value) = line.strip_prefix(b"data").filter(|rest| matches!(rest.first(), Some(b':') | None)) else {
-            return;
-        };
-        let value = value.strip_prefix(b":").unwrap_or(value);
-        let value = value.strip_prefix(b" ").unwrap_or(value);
+        if let Some(name) = field(line, b"event") {
+            self.name.clear();
+            self.name.extend_from_slice(&name[..name.len().min(MAX_NAME)]);
+        }
+        let Some(value) = field(line, b"data") else { return };
         self.too_large |= self.line_cut || self.data.len() + 1 + value.len() > MAX_EVENT;
         if self.too_large {
             return;
@@ -98,14 +107,22 @@ impl Scanner {
 
     fn dispatch(&mut self, event: &mut impl FnMut(Event<'_>)) {
         if std::mem::take(&mut self.too_large) {
-            event(Event::TooLarge);
+            event(Event::TooLarge { name: &self.name });
             self.data = Vec::new();
         } else if self.has_data {
             event(Event::Data(&self.data));
         }
         self.has_data = false;
         self.data.clear();
+        self.name.clear();
     }
+}
+
+/// The value of a line, if it is one of this field.
+fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let value = line.strip_prefix(name).filter(|rest| matches!(rest.first(), Some(b':') | None))?;
+    let value = value.strip_prefix(b":").unwrap_or(value);
+    Some(value.strip_prefix(b" ").unwrap_or(value))
 }
 
 #[cfg(test)]
@@ -120,7 +137,7 @@ mod tests {
             scanner.push(piece, |e| {
                 out.push(match e {
                     Event::Data(d) => Some(String::from_utf8_lossy(d).into_owned()),
-                    Event::TooLarge => None,
+                    Event::TooLarge { .. } => None,
                 });
             });
         }

@@ -10,7 +10,7 @@ use super::kind::{LINE, Scalar};
 use super::node::{Node, Value};
 use super::page::Page;
 use super::problem::{Origin, Problem, quoted};
-use super::rules::EveryReplica;
+use super::rules::{self, EveryReplica};
 use super::suggest;
 use super::values::Secret;
 
@@ -27,19 +27,32 @@ enum Act {
     Switch(&'static str, [&'static str; 2]),
     /// Its value, URLs separated by commas, is the fleet.
     Upstream,
-    /// Its value, separated by commas, is the models of every replica.
-    Models,
-    /// Its value is the key sent to every replica.
-    Token,
+    /// Its value is the key's; 0 is null.
+    OrNull(&'static str),
+    /// It says something of every replica, whoever names the replicas.
+    Every(Said),
     /// It is known, and nothing acts on it yet.
     Later,
+}
+
+/// What a name says of every replica.
+#[derive(Clone, Copy)]
+enum Said {
+    /// The models of each, separated by commas.
+    Models,
+    /// The key sent to each.
+    Token,
+    /// The data-parallel ranks of each, separated by commas, or one number for all.
+    Ranks,
+    /// Which of them are the lane for long prompts, separated by commas.
+    Lane,
 }
 
 /// Every name that may be set.
 const NAMES: [(&str, Act); 27] = [
     ("RJ_UPSTREAM", Act::Upstream),
-    ("RJ_UPSTREAM_TOKEN", Act::Token),
-    ("RJ_UPSTREAM_MODELS", Act::Models),
+    ("RJ_UPSTREAM_TOKEN", Act::Every(Said::Token)),
+    ("RJ_UPSTREAM_MODELS", Act::Every(Said::Models)),
     ("RJ_UPSTREAM_CONNECT_TIMEOUT_MS", Act::Millis("timeouts.connect")),
     ("RJ_UPSTREAM_POOL_IDLE_TIMEOUT_MS", Act::Millis("timeouts.pool_idle")),
     ("RJ_AFFINITY", Act::Switch("routing.policy", ["affinity", "load"])),
@@ -55,11 +68,11 @@ const NAMES: [(&str, Act); 27] = [
     ("RJ_API_ADDR", Act::List("listen.api")),
     ("RJ_METRICS_ADDR", Act::Key("listen.admin")),
     ("RJ_ROUTE_PREFIX_SINGLE_FLIGHT_MODE", Act::Later),
-    ("RJ_ROUTE_LONG_PROMPT_BYTES", Act::Later),
-    ("RJ_ROUTE_LONG_PROMPT_UPSTREAMS", Act::Later),
-    ("RJ_ROUTE_LONG_PROMPT_SHORT", Act::Later),
+    ("RJ_ROUTE_LONG_PROMPT_BYTES", Act::OrNull("routing.long_prompt.over")),
+    (rules::LONG_PROMPT_UPSTREAMS, Act::Every(Said::Lane)),
+    ("RJ_ROUTE_LONG_PROMPT_SHORT", Act::Key("routing.long_prompt.short")),
     ("RJ_ROUTE_JOURNAL", Act::Later),
-    ("RJ_UPSTREAM_DP_RANKS", Act::Later),
+    (rules::DP_RANKS, Act::Every(Said::Ranks)),
     ("RJ_UPSTREAM_RANK_PROBE", Act::Later),
     ("RJ_UPSTREAM_RANK_PROBE_TIMEOUT_MS", Act::Later),
     ("RJ_MAX_TOKENS_STRIP", Act::Key("compat.strip_max_tokens_over")),
@@ -120,8 +133,15 @@ pub(super) fn document(page: &mut Page) {
             Act::List(key) => format!("{key}, separated by commas"),
             Act::Switch(key, [on, off]) => format!("{key}: on is {on}, off is {off}"),
             Act::Upstream => "fleet.replicas, as URLs separated by commas".to_owned(),
-            Act::Models => "the models of every replica, separated by commas".to_owned(),
-            Act::Token => "the key sent to every replica".to_owned(),
+            Act::Every(Said::Models) => "the models of every replica, separated by commas".to_owned(),
+            Act::Every(Said::Token) => "the key sent to every replica".to_owned(),
+            Act::Every(Said::Ranks) => {
+                "dp_ranks of each replica, separated by commas, or one number for all".to_owned()
+            }
+            Act::OrNull(key) => format!("{key}; 0 is null"),
+            Act::Every(Said::Lane) => {
+                "the replicas with lane: long: names, URLs or places from 0, separated by commas".to_owned()
+            }
             Act::Later => "known, but this version does not act on it".to_owned(),
         };
         page.comment(&format!("  {name:<35} {meaning}"));
@@ -149,15 +169,32 @@ impl Environment {
                 self.upstream = true;
                 self.layer.put("fleet.replicas", replicas(&origin, value));
             }
-            Act::Models => {
+            Act::Every(said) => self.of_every_replica(said, value)?,
+            Act::OrNull(key) if value == "0" => self.layer.put(key, Node { origin, value: Value::Null }),
+            Act::OrNull(key) => self.layer.put(key, Node::text(origin, value)),
+            Act::Later => self.warnings.push(format!("{name}: known, but this version does not act on it")),
+        }
+        Ok(())
+    }
+
+    /// What is said of every replica waits until their list is known.
+    fn of_every_replica(&mut self, said: Said, value: &str) -> Result<(), Refusal> {
+        match said {
+            Said::Models => {
                 let models: Option<Vec<String>> = items(value).map(|model| LINE.parse(model)).collect();
                 self.every.models = Some(models.ok_or_else(|| refusal(value, &LINE.allowed()))?);
             }
-            Act::Token => {
+            Said::Token => {
                 let refused = || ("a value that is not shown".to_owned(), Secret::ALLOWED.to_owned());
                 self.every.api_key = Some(Secret::new(value).ok_or_else(refused)?);
             }
-            Act::Later => self.warnings.push(format!("{name}: known, but this version does not act on it")),
+            Said::Ranks => {
+                let number = |item: &str| item.parse().ok().filter(|ranks| *ranks <= rules::MOST_RANKS);
+                let ranks: Option<Vec<u32>> = items(value).map(number).collect();
+                let allowed = || format!("whole numbers from 0 to {}, separated by commas", rules::MOST_RANKS);
+                self.every.ranks = Some(ranks.ok_or_else(|| refusal(value, &allowed()))?);
+            }
+            Said::Lane => self.every.lane = Some(items(value).map(str::to_owned).collect()),
         }
         Ok(())
     }

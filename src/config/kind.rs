@@ -13,8 +13,8 @@ use super::problem::quoted;
 use super::reader::{self, Reader};
 use super::schema::{Kind, Section};
 use super::units::Quantity;
-use super::values::{AccessLog, ListenAddr};
-use crate::types::{Basis, PolicyKind};
+use super::values::{AccessLog, Lane, ListenAddr};
+use crate::types::{Basis, PolicyKind, ShortPrompts};
 
 /// A kind whose values are one text.
 pub(super) trait Scalar {
@@ -245,7 +245,7 @@ macro_rules! words {
     )+ };
 }
 
-words!(PolicyKind, Basis, AccessLog);
+words!(PolicyKind, Basis, AccessLog, Lane, ShortPrompts);
 
 /// One word of a closed set.
 pub(super) struct Choice<T>(PhantomData<T>);

@@ -37,10 +37,10 @@ pub use self::keys::ClientKey;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::reference::reference;
 pub use self::table::{
-    Affinity, Auth, Compat, Config, Cors, Fleet, Health, Limits, Listen, Log, Readiness, Retry, Routing, Server,
-    Timeouts,
+    Affinity, Auth, Compat, Config, Cors, Fleet, Health, Limits, Listen, Log, LongPrompt, Readiness, Retry, Routing,
+    Server, SlowStart, Timeouts,
 };
-pub use self::values::{AccessLog, ListenAddr, Replica, Secret};
+pub use self::values::{AccessLog, Lane, ListenAddr, Replica, Secret};
 
 use self::node::Node;
 use self::reader::Reader;

@@ -6,18 +6,29 @@ use std::mem;
 use std::path::Path;
 
 use super::kind::Scalar;
-use super::problem::{Problem, quoted};
+use super::problem::{Origin, Problem, quoted};
 use super::reader::Reader;
 use super::table::{Config, WrittenReplica};
 use super::units::Quantity;
-use super::url::ReplicaUrl;
-use super::values::{Replica, Secret};
+use super::url::{ReplicaUrl, Url};
+use super::values::{Lane, Replica, Secret};
+
+/// The most data-parallel ranks of one engine.
+pub(super) const MOST_RANKS: u32 = 1024;
+
+/// The names of the environment that count or name replicas.
+pub(super) const DP_RANKS: &str = "RJ_UPSTREAM_DP_RANKS";
+pub(super) const LONG_PROMPT_UPSTREAMS: &str = "RJ_ROUTE_LONG_PROMPT_UPSTREAMS";
 
 /// What the environment says about every replica at once.
 #[derive(Debug, Default)]
 pub(super) struct EveryReplica {
     pub(super) models: Option<Vec<String>>,
     pub(super) api_key: Option<Secret>,
+    /// Data-parallel ranks: a number for each replica, or one for all.
+    pub(super) ranks: Option<Vec<u32>>,
+    /// The members of the long-prompt lane, by name, URL, or place in the list from 0.
+    pub(super) lane: Option<Vec<String>>,
 }
 
 /// Checks the settings as a whole and builds the fleet.
@@ -31,14 +42,15 @@ pub(super) fn settle(config: &mut Config, every: &EveryReplica, env: &[(String, 
 }
 
 fn fleet(every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) -> Vec<Replica> {
-    let written = mem::take(&mut reader.written);
-    how_many(written.len(), reader);
+    let mut written = mem::take(&mut reader.written);
+    share_out(every, &mut written, reader);
+    how_many(&written, reader);
     let (mut names, mut urls) = (Claims::new("a name"), Claims::new("a URL"));
     let mut replicas = Vec::with_capacity(written.len());
     for (index, replica) in written.into_iter().enumerate() {
         let path = format!("fleet.replicas[{index}]");
         let api_key = every.api_key.clone().or_else(|| api_key(&replica, &path, env, reader));
-        let WrittenReplica { name, url, models, .. } = replica;
+        let WrittenReplica { name, url, models, dp_ranks, lane, node, .. } = replica;
         if let Some(name) = &name {
             names.claim(name, format!("{path}.name"), reader);
         }
@@ -53,13 +65,58 @@ fn fleet(every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) ->
             name
         });
         let models = every.models.clone().unwrap_or(models);
-        replicas.push(Replica { name, host: url.host, port: url.port, prefix: url.prefix, models, api_key });
+        let node = node.unwrap_or_else(|| url.host.clone());
+        let (host, port, prefix) = (url.host, url.port, url.prefix);
+        ranks(Replica { name, host, port, prefix, models, api_key, rank: None, lane, node }, dp_ranks, &mut replicas);
     }
     replicas
 }
 
+/// An engine with several data-parallel ranks is as many replicas.
+fn ranks(engine: Replica, count: u32, replicas: &mut Vec<Replica>) {
+    if count < 2 {
+        return replicas.push(engine);
+    }
+    let rank = |n| Replica { name: format!("{}#dp{n}", engine.name), rank: Some(n), ..engine.clone() };
+    replicas.extend((0..count).map(rank));
+}
+
+/// Gives every replica its part of what the environment says in lists.
+fn share_out(every: &EveryReplica, written: &mut [WrittenReplica], reader: &mut Reader) {
+    let mut refuse = |name: &str, found: String, allowed: &str| {
+        let origin = Origin::Env(name.to_owned());
+        reader.problems.push(Problem { origin, path: String::new(), found, allowed: allowed.to_owned() });
+    };
+    match every.ranks.as_deref() {
+        None => {}
+        Some([all]) => written.iter_mut().for_each(|replica| replica.dp_ranks = *all),
+        Some(each) if each.len() == written.len() => {
+            written.iter_mut().zip(each).for_each(|(replica, ranks)| replica.dp_ranks = *ranks);
+        }
+        Some(each) => {
+            let found = format!("{} numbers for {} replicas", each.len(), written.len());
+            refuse(DP_RANKS, found, "one number for each replica, or one for all");
+        }
+    }
+    let Some(lane) = &every.lane else { return };
+    written.iter_mut().for_each(|replica| replica.lane = None);
+    for item in lane {
+        match written.iter().position(|replica| is_called(item, replica)).or_else(|| item.parse().ok()) {
+            Some(place) if place < written.len() => written[place].lane = Some(Lane::Long),
+            _ => refuse(LONG_PROMPT_UPSTREAMS, quoted(item), "names, URLs, or places in the list from 0, of replicas"),
+        }
+    }
+}
+
+/// Whether `item` is the replica's name or its URL.
+fn is_called(item: &str, replica: &WrittenReplica) -> bool {
+    let by_url = |url: &Url| url.authority() == item || ReplicaUrl.parse(item).is_some_and(|own| own == *url);
+    replica.name.as_deref() == Some(item) || replica.url.as_ref().is_some_and(by_url)
+}
+
 /// Slots are 16 bits wide; and a router without replicas routes nothing.
-fn how_many(count: usize, reader: &mut Reader) {
+fn how_many(written: &[WrittenReplica], reader: &mut Reader) {
+    let count: usize = written.iter().map(|replica| replica.dp_ranks.max(1) as usize).sum();
     const MOST: usize = u16::MAX as usize;
     let unreadable = |problem: &Problem| matches!(problem.path.as_str(), "fleet" | "fleet.replicas");
     if count == 0 && !reader.partial && !reader.problems.iter().any(unreadable) {

@@ -17,10 +17,11 @@ use super::node::Node;
 use super::page::Page;
 use super::reader::Reader;
 use super::replicas::Replicas;
+use super::rules::MOST_RANKS;
 use super::schema::{Kind, Section, settings};
 use super::url::{ReplicaUrl, Url};
-use super::values::{AccessLog, ListenAddr, Replica};
-use crate::types::{Basis, PolicyKind};
+use super::values::{AccessLog, Lane, ListenAddr, Replica};
+use crate::types::{Basis, PolicyKind, ShortPrompts};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -103,6 +104,13 @@ settings! {
         api_key_env: Option<String> = None, OrNull(ENV_NAME);
         /// The file that holds the key sent to it.
         api_key_file: Option<PathBuf> = None, OrNull(FilePath);
+        /// The engine's data-parallel ranks. From two on, each is a replica of its own: NAME#dp0, NAME#dp1 and so on.
+        dp_ranks: u32 = 1, count(1..=MOST_RANKS);
+        /// long: it is kept for the prompts that routing.long_prompt calls long.
+        lane: Option<Lane> = None, OrNull(choice());
+        /// What it shares with replicas that fail together with it, such as a machine's name: a failed attempt goes on
+        /// to another node first. Null: the host of its URL.
+        node: Option<String> = None, OrNull(LINE);
     }
 
     /// How a request finds its replica.
@@ -117,6 +125,18 @@ settings! {
         index_memory: usize = 256 * MIB, bytes(MIB..=64 * GIB);
         /// Parameters of the affinity policy.
         affinity: Affinity = Affinity::default(), nested();
+        /// The lane for long prompts: the replicas with lane: long, if there are any.
+        long_prompt: LongPrompt = LongPrompt::default(), nested();
+    }
+
+    /// The lane for long prompts.
+    pub struct LongPrompt {
+        /// The size of a body beyond which it goes to the lane, as long as a replica of the lane is healthy. Null: the
+        /// lane is off.
+        over: Option<usize> = Some(1_000_000), OrNull(bytes(KIB..=GIB));
+        /// Where the others go. shared: anywhere; exclusive: not to the lane while another replica is healthy; avoid:
+        /// to the lane only if they are cached there or the others are busier by more than the move costs.
+        short: ShortPrompts = ShortPrompts::Shared, choice();
     }
 
     /// Parameters of the affinity policy.
@@ -139,6 +159,14 @@ settings! {
     pub struct Health {
         /// A cheap question asked again and again.
         readiness: Readiness = Readiness::default(), nested();
+        /// How a replica that has come back gets its share again.
+        slow_start: SlowStart = SlowStart::default(), nested();
+    }
+
+    /// The share of a replica that has come back.
+    pub struct SlowStart {
+        /// For how long it counts as busier than it is: at first by far, at the end no longer. 0ms: not at all.
+        window: Duration = secs(30), span(ms(0)..=hours(1));
     }
 
     /// The readiness probe.

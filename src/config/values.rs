@@ -37,6 +37,31 @@ pub struct Replica {
     pub models: Vec<String>,
     /// The key sent to it instead of the client's.
     pub api_key: Option<Secret>,
+    /// Its data-parallel rank, if its engine has several.
+    pub rank: Option<u32>,
+    /// Which prompts it is kept for.
+    pub lane: Option<Lane>,
+    /// The machine it runs on, or whatever else fails as one.
+    pub node: String,
+}
+
+/// Which prompts a replica is kept for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// The long ones.
+    Long,
+}
+
+impl Lane {
+    /// Every choice.
+    pub const ALL: [Lane; 1] = [Lane::Long];
+
+    /// The word used in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lane::Long => "long",
+        }
+    }
 }
 
 /// A value that nothing shows again.

@@ -36,17 +36,17 @@ impl Configured {
         Configured { fleet, thresholds }
     }
 
-    async fn locate(&self, replica: &Replica) -> Option<Backend> {
-        let known = replica.address();
-        let answer = resolve(&replica.spec.host, replica.spec.port).await;
-        match pick(&answer, known) {
+    /// The replica at the address to use, given what its name resolved to.
+    fn locate(&self, replica: &Replica, answer: &[SocketAddr]) -> Option<Backend> {
+        match pick(answer, replica.address()) {
             Some(address) => {
                 replica.set_address(address);
                 Some(backend(replica, address))
             }
             None => {
                 log::warn!("replica {}: its host name has no address", replica.name());
-                replica.observe(Observation::Failed(FenceReason::Unresolved), self.thresholds);
+                let unresolved = Observation::Failed(FenceReason::Unresolved);
+                replica.observe(unresolved, self.thresholds, self.fleet.clock().now());
                 None
             }
         }
@@ -56,9 +56,14 @@ impl Configured {
 #[async_trait]
 impl ServiceDiscovery for Configured {
     async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
-        // all at once: a slow name must not delay the others, nor the probes that wait for this
-        let found = join_all(self.fleet.replicas().iter().map(|replica| self.locate(replica))).await;
-        Ok((found.into_iter().flatten().collect(), HashMap::new()))
+        let replicas = self.fleet.replicas();
+        // each name once, so that the ranks of one engine never end up at different addresses; and all at once: a slow
+        // name must not delay the others, nor the probes that wait for this
+        let names: BTreeSet<_> = replicas.iter().map(|r| (r.spec.host.as_str(), r.spec.port)).collect();
+        let answers = join_all(names.into_iter().map(async |name| (name, resolve(name.0, name.1).await))).await;
+        let answers: HashMap<_, _> = answers.into_iter().collect();
+        let found = replicas.iter().filter_map(|r| self.locate(r, answers.get(&(r.spec.host.as_str(), r.spec.port))?));
+        Ok((found.collect(), HashMap::new()))
     }
 }
 

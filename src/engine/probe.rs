@@ -130,7 +130,7 @@ impl HealthCheck for ReadinessProbe {
             return Error::e_explain(ErrorType::InternalError, "a backend without a replica");
         };
         let seen = self.observe(replica).await;
-        match replica.observe(seen, self.spec.thresholds) {
+        match replica.observe(seen, self.spec.thresholds, self.fleet.clock().now()) {
             Some(Transition::Fenced(reason)) => log::warn!("replica {} fenced: {}", replica.name(), reason.label()),
             Some(Transition::Lifted { from }) => {
                 log::info!("replica {} is back", replica.name());

@@ -1,7 +1,7 @@
 //! A request's claim on the prefix index as a guard: withdrawn on drop unless it was confirmed.
 
 use super::Fleet;
-use crate::prefix::residency::Claim;
+use crate::prefix::residency::{Belief, Claim, Size};
 use crate::types::ReplicaId;
 use std::sync::Arc;
 
@@ -10,19 +10,20 @@ use std::sync::Arc;
 pub struct ClaimGuard {
     fleet: Arc<Fleet>,
     claim: Option<Claim>,
-    confirmed_before: u32,
+    belief: Belief,
 }
 
 impl ClaimGuard {
     /// Claims `chain` for `replica`.
-    pub fn new(fleet: &Arc<Fleet>, chain: &Arc<[u64]>, replica: ReplicaId) -> Self {
-        let claim = (!chain.is_empty()).then(|| fleet.residency.write().claim(chain, replica));
-        ClaimGuard { fleet: fleet.clone(), claim, confirmed_before: claim.map_or(0, Claim::confirmed_before) }
+    pub fn new(fleet: &Arc<Fleet>, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> Self {
+        let claimed = (!chain.is_empty()).then(|| fleet.residency.write().claim(chain, size, replica));
+        let (claim, belief) = claimed.unzip();
+        ClaimGuard { fleet: fleet.clone(), claim, belief: belief.unwrap_or_default() }
     }
 
-    /// Leading blocks that the replica held before; see [`Claim::confirmed_before`].
-    pub fn confirmed_before(&self) -> u32 {
-        self.confirmed_before
+    /// What was believed when it was claimed.
+    pub fn belief(&self) -> &Belief {
+        &self.belief
     }
 
     /// The engine has generated: the prompt is held.

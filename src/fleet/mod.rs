@@ -4,7 +4,7 @@
 //! 1. *Booking* (`router`) makes a choice, its reservation and its claim one step, so that two requests never choose on the
 //!    same view. Under it: a walk and a claim of one chain, and a look at each candidate.
 //! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
-//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, for a look-up.
+//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models* and the *pins*, for a look-up.
 //! 3. A replica's *health* and *address*, for a few words.
 //!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
@@ -12,35 +12,53 @@
 pub mod claim;
 pub mod clock;
 pub mod models;
+pub mod pins;
 pub mod replica;
 pub mod reservation;
 pub mod router;
 pub mod selection;
 
 use crate::api::catalogue::Catalogue;
-use crate::policy::cost::Tokens;
-use crate::policy::select::{Candidate, Params};
-use crate::prefix::residency::Residency;
+use crate::policy::cost::{Prospect, Tokens};
+use crate::policy::lane::{self, Lane};
+use crate::policy::select::{Candidate, Decision, Params, RouteRequest, select};
+use crate::policy::slow_start;
+use crate::prefix::residency::{Belief, Residency, Served};
 use crate::types::ReplicaId;
 use clock::Clock;
 use models::Models;
 use parking_lot::RwLock;
+use pins::Pins;
 use replica::{Fit, Replica, ReplicaSpec};
+use smallvec::SmallVec;
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// The replicas of this process and what is believed of them.
 #[derive(Debug)]
 pub struct Fleet {
     replicas: Vec<Arc<Replica>>,
+    has_ranks: bool,
     residency: RwLock<Residency>,
     models: Models,
     /// Whether replicas serve different models.
     differs: AtomicBool,
+    pins: Pins,
     clock: Clock,
     params: Params,
+    rules: Rules,
+}
+
+/// What shapes a choice besides the policy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// The lane for long prompts, unless it is off.
+    pub lane: Option<Lane>,
+    /// For how long a replica that has come back counts as busier than it is.
+    pub slow_start: Duration,
 }
 
 /// The state of the fleet in one word.
@@ -60,13 +78,22 @@ impl Fleet {
         let replica = |(slot, spec)| Arc::new(Replica::new(ReplicaId(slot), spec));
         let replicas: Vec<_> = (0u16..).zip(specs).map(replica).collect();
         Fleet {
+            has_ranks: replicas.iter().any(|r| r.spec.role.rank.is_some()),
             residency: RwLock::new(Residency::new(index_bytes)),
             differs: AtomicBool::new(differ(&replicas)),
             models: Models::default(),
+            pins: Pins::default(),
             clock: Clock::default(),
             params,
+            rules: Rules::default(),
             replicas,
         }
+    }
+
+    /// The same fleet under `rules`; without, there is no lane and no slow start.
+    #[must_use]
+    pub fn under(self, rules: Rules) -> Self {
+        Fleet { rules, ..self }
     }
 
     /// All replicas, in the order of their slots.
@@ -94,6 +121,11 @@ impl Fleet {
         &self.models
     }
 
+    /// Which replica holds what it gave an id to.
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
     /// A prompt in tokens: `bytes` canonical bytes of `model`.
     pub fn tokens(&self, bytes: u64, model: Option<&str>) -> Tokens {
         let rates = self.models.rates(model);
@@ -101,14 +133,6 @@ impl Fleet {
         let in_tokens = |bytes: u64| bytes as f64 * rates.tokens_per_byte;
         let block = in_tokens(self.params.load.block_bytes);
         Tokens { prompt: in_tokens(bytes), block, output: rates.output }
-    }
-
-    /// Blocks of overlap in tokens of `model`.
-    pub fn tokens_of_blocks(&self, blocks: u32, model: Option<&str>) -> u64 {
-        let tokens = f64::from(blocks) * self.tokens(0, model).block;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive count of tokens")]
-        let tokens = tokens as u64;
-        tokens
     }
 
     /// The fleet in one word.
@@ -133,10 +157,13 @@ impl Fleet {
     }
 
     /// An answer told how many tokens came from the cache; see [`Residency::report`].
-    pub fn report(&self, chain: &[u64], id: ReplicaId, predicted: u32, cached: u64) {
-        if self.residency.write().report(chain, id, predicted, cached) {
-            let name = self.replica(id).map_or("", |r| r.name());
-            log::warn!("replica {name} has lost its prefix cache: what it held is forgotten");
+    pub fn report(&self, chain: &[u64], id: ReplicaId, belief: &Belief, served: Served) {
+        if !self.residency.write().report(chain, id, belief, served) {
+            return;
+        }
+        if let Some(replica) = self.replica(id) {
+            replica.begin_anew(self.clock.now());
+            log::warn!("replica {} has lost its prefix cache: what it held is forgotten", replica.name());
         }
     }
 
@@ -178,18 +205,53 @@ impl Fleet {
         (residency.bytes(), residency.blocks())
     }
 
+    /// Whether any replica is one of several data-parallel ranks.
+    pub fn has_ranks(&self) -> bool {
+        self.has_ranks
+    }
+
+    /// The node of each place of a ranking.
+    pub fn nodes(&self, decision: &Decision) -> SmallVec<[&str; 8]> {
+        decision.ranked.iter().map(|r| self.replica(r.id).map_or("", |r| &r.spec.role.node)).collect()
+    }
+
+    /// Chooses among `pool` under the policy and the rules.
+    fn choose<'a>(
+        &self,
+        pool: impl Iterator<Item = &'a Arc<Replica>>,
+        request: RouteRequest,
+        chain: &[u64],
+        model: Option<&str>,
+    ) -> Option<Decision> {
+        let candidates = self.candidates(pool, chain, &request, model);
+        let in_lane = |id| self.replica(id).is_some_and(|r| r.spec.role.in_lane);
+        let lane = self.rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
+        lane::choose(request, &candidates, &self.params, lane, |group| select(request, group, &self.params))
+    }
+
     /// The candidates among `pool` for a prompt.
     fn candidates<'a>(
         &self,
         pool: impl Iterator<Item = &'a Arc<Replica>>,
         chain: &[u64],
+        request: &RouteRequest,
         model: Option<&str>,
-    ) -> smallvec::SmallVec<[Candidate; 8]> {
-        let mut overlaps: smallvec::SmallVec<[u32; 64]> = smallvec::smallvec![0; self.replicas.len()];
+    ) -> SmallVec<[Candidate; 8]> {
+        let mut overlaps: SmallVec<[u32; 64]> = smallvec::smallvec![0; self.replicas.len()];
+        let residency = self.residency.read();
         if !chain.is_empty() {
-            self.residency.read().walk(chain, &mut overlaps);
+            residency.walk(chain, request.tokens.block, &mut overlaps);
         }
         let now = self.clock.now();
+        let window = self.rules.slow_start.as_secs_f64() * 1000.0;
+        let candidate = |r: &Replica| Candidate {
+            id: r.id,
+            healthy: r.is_healthy(),
+            overlap: overlaps[r.id.index()],
+            tail: residency.tail(chain, overlaps[r.id.index()], r.id),
+            load: r.load(),
+            prospect: Prospect { returning: residency.returning(r.id), ..r.prospect(now) },
+        };
         // who lists the model is asked first; an engine that takes any name, only for one that nobody lists
         let unlisted = LazyCell::new(|| model.is_some_and(|m| self.replicas.iter().all(|r| r.fit(m) != Fit::Listed)));
         let fits = |r: &Replica| match model.map(|m| r.fit(m)) {
@@ -197,15 +259,10 @@ impl Fleet {
             Some(Fit::Easygoing) => *unlisted,
             Some(Fit::No) => false,
         };
-        pool.filter(|r| fits(r))
-            .map(|r| Candidate {
-                id: r.id,
-                healthy: r.is_healthy(),
-                overlap: overlaps[r.id.index()],
-                load: r.load(),
-                prospect: r.prospect(now),
-            })
-            .collect()
+        let (mut candidates, shares): (SmallVec<_>, SmallVec<[f64; 8]>) =
+            pool.filter(|r| fits(r)).map(|r| (candidate(r), slow_start::share(r.age(now), window))).unzip();
+        slow_start::ease(&mut candidates, &shares);
+        candidates
     }
 }
 
@@ -214,4 +271,62 @@ fn differ(replicas: &[Arc<Replica>]) -> bool {
     let mut known = replicas.iter().map(|r| r.model_names()).filter(|names| !names.is_empty());
     let first = known.next();
     known.any(|names| Some(names) != first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::cost::Tokens;
+    use crate::policy::score::{AffinityParams, LoadParams};
+    use crate::prefix::residency::Size;
+    use crate::types::{Basis, PolicyKind};
+
+    const REQUEST: RouteRequest = RouteRequest {
+        body_bytes: 0,
+        prompt_bytes: 0,
+        blocks: 0,
+        tokens: Tokens { prompt: 0.0, block: 512.0, output: 1.0 },
+        salt: 0,
+    };
+
+    fn fleet() -> Fleet {
+        let spec = || ReplicaSpec {
+            name: String::new(),
+            host: String::new(),
+            port: 1,
+            prefix: String::new(),
+            authority: http::HeaderValue::from_static("h"),
+            models: vec![],
+            authorization: None,
+            role: replica::Role::default(),
+        };
+        let params = Params {
+            policy: PolicyKind::Load,
+            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
+            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+        };
+        let rules = Rules { lane: None, slow_start: Duration::from_secs(3600) };
+        Fleet::new(vec![spec(), spec()], params, 1 << 20).under(rules)
+    }
+
+    #[test]
+    fn a_replica_that_was_emptied_starts_slowly() {
+        let (fleet, chain) = (fleet(), Arc::from((1..=64).collect::<Vec<u64>>()));
+        let loads = |load: u32| {
+            fleet.replicas().iter().for_each(|r| r.load.store(load, Relaxed));
+            let seen = fleet.candidates(fleet.replicas().iter(), &[], &REQUEST, None);
+            (seen[0].load, seen[1].load)
+        };
+        assert_eq!(loads(3), (3, 3));
+        let size = Size { prompt: 64.0 * 512.0, block: 512.0 };
+        for _ in 0..3 {
+            let (claim, belief) = fleet.residency.write().claim(&chain, size, ReplicaId(0));
+            fleet.residency.write().confirm(claim);
+            fleet.report(&chain, ReplicaId(0), &belief, Served { prompt: 64.0 * 512.0, cached: 0.0, output: 1.0 });
+        }
+        assert_eq!(loads(0), (0, 0));
+        let (emptied, other) = loads(3);
+        assert_eq!(other, 3);
+        assert!(emptied > 30, "{emptied}");
+    }
 }

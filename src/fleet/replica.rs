@@ -44,6 +44,19 @@ pub struct ReplicaSpec {
     pub models: Vec<String>,
     /// The value of `Authorization`, if the engine has a key of its own; marked sensitive.
     pub authorization: Option<HeaderValue>,
+    /// What it is in the fleet.
+    pub role: Role,
+}
+
+/// What a replica is in the fleet besides an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Role {
+    /// Its data-parallel rank, if its engine has several.
+    pub rank: Option<u32>,
+    /// Whether it belongs to the lane for long prompts.
+    pub in_lane: bool,
+    /// What it shares with the replicas that fail together with it.
+    pub node: String,
 }
 
 /// One replica of the fleet.
@@ -59,6 +72,8 @@ pub struct Replica {
     health: Mutex<Health>,
     /// `health` in one word, for the hot path. Relaxed: a choice may be one probe late anyway.
     healthy: AtomicBool,
+    /// When it came back last, in milliseconds on the fleet's clock, as bits. Relaxed, as `healthy`.
+    back_since: AtomicU64,
     pub(super) load: AtomicU32,
     pub(super) inflight: AtomicU32,
     /// Guards the promised work and the learned rates; held for a few additions.
@@ -86,6 +101,7 @@ impl Replica {
             address: RwLock::new(None),
             health: Mutex::default(),
             healthy: AtomicBool::new(true),
+            back_since: AtomicU64::new(f64::NEG_INFINITY.to_bits()),
             load: AtomicU32::new(0),
             inflight: AtomicU32::new(0),
             work: Mutex::new(Work { backlog: Backlog::default(), rates: estimate::START }),
@@ -171,15 +187,28 @@ impl Replica {
         self.health.lock().fence()
     }
 
-    /// Takes in what a probe saw; returns the change that it brought.
-    pub fn observe(&self, seen: Observation, thresholds: Thresholds) -> Option<Transition> {
+    /// Takes in what a probe saw at `now`, milliseconds on the fleet's clock; returns the change that it brought.
+    pub fn observe(&self, seen: Observation, thresholds: Thresholds, now: f64) -> Option<Transition> {
         if let Observation::Failed(reason) = seen {
             self.probe_failures[reason as usize].fetch_add(1, Relaxed);
         }
         let mut health = self.health.lock();
         let change = health.on(seen, thresholds);
+        if let Some(Transition::Lifted { .. }) = change {
+            self.begin_anew(now);
+        }
         self.healthy.store(health.is_healthy(), Relaxed);
         change
+    }
+
+    /// It is as good as new at `now`: come back, or emptied.
+    pub fn begin_anew(&self, now: f64) {
+        self.back_since.store(now.to_bits(), Relaxed);
+    }
+
+    /// Milliseconds since it began anew; infinite if it never did.
+    pub fn age(&self, now: f64) -> f64 {
+        now - f64::from_bits(self.back_since.load(Relaxed))
     }
 
     /// Failed probes so far, by reason.
@@ -195,9 +224,7 @@ impl Replica {
     /// The work and the rates here, `now` being milliseconds on the fleet's clock.
     pub fn prospect(&self, now: f64) -> Prospect {
         let work = self.work.lock();
-        #[expect(clippy::cast_precision_loss, reason = "requests at one replica are few")]
-        let requests = work.backlog.requests() as f64;
-        Prospect { rates: work.rates, queue_ms: work.backlog.remaining_ms(now), requests }
+        work.backlog.prospect(work.rates, now)
     }
 
     /// Requests here.

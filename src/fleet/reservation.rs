@@ -115,7 +115,7 @@ impl Drop for Reservation {
 
 #[cfg(test)]
 mod tests {
-    use super::super::replica::ReplicaSpec;
+    use super::super::replica::{ReplicaSpec, Role};
     use super::*;
     use crate::types::ReplicaId;
     use http::HeaderValue;
@@ -130,6 +130,7 @@ mod tests {
             authority: HeaderValue::from_static("h"),
             models: vec![],
             authorization: None,
+            role: Role::default(),
         };
         Arc::new(Replica::new(ReplicaId(0), spec))
     }
@@ -165,7 +166,8 @@ mod tests {
                 prop_assert_eq!(r.inflight() as usize, held.len());
             }
             held.clear();
-            prop_assert_eq!((r.load(), r.inflight(), r.prospect(clock.now()).requests), (0, 0, 0.0));
+            let left = r.prospect(clock.now());
+            prop_assert_eq!((r.load(), r.inflight(), left.waiting + left.decoding), (0, 0, 0.0));
         }
     }
 }

@@ -2,10 +2,13 @@
 
 use super::Fleet;
 use super::claim::ClaimGuard;
+use super::pins::put_first;
 use super::reservation::{Reservation, Share};
 use super::selection::{CacheAware, RouteKey, encode, take_decision};
 use crate::policy::cost::Tokens;
 use crate::policy::select::{Decision, Ranked, RouteRequest};
+use crate::prefix::residency::Size;
+use crate::types::ReplicaId;
 use parking_lot::Mutex;
 use pingora_load_balancing::LoadBalancer;
 use std::sync::Arc;
@@ -35,6 +38,8 @@ pub struct Prompt<'a> {
     pub model: Option<&'a str>,
     /// Whether the answer will be streamed.
     pub streams: bool,
+    /// The replica that alone holds what the request names.
+    pub pinned: Option<ReplicaId>,
 }
 
 /// Where a prompt goes first, and what is held for it there.
@@ -59,8 +64,8 @@ impl Router {
         &self.fleet
     }
 
-    /// Ranks the replicas for a prompt, reserves its share and claims its prefix on the first one. `None` when there
-    /// is no candidate.
+    /// Ranks the replicas for a prompt (one that alone can answer goes first), reserves its share and claims its prefix
+    /// on the first one. `None` when there is no candidate.
     pub fn place(&self, prompt: Prompt<'_>) -> Option<Placed> {
         let request = RouteRequest {
             body_bytes: prompt.body_bytes,
@@ -74,7 +79,10 @@ impl Router {
         let _booking = self.booking.lock();
         // the ranking has weighed health already, failing open included
         self.balancer.select_with(&key, 1, |_, _| true)?;
-        let decision = take_decision()?;
+        let mut decision = take_decision()?;
+        if let Some(replica) = prompt.pinned {
+            put_first(&mut decision, replica);
+        }
         let first = *decision.ranked.first()?;
         let (reservation, claim) = self.take(first, prompt)?;
         Some(Placed { decision, reservation, claim })
@@ -85,6 +93,8 @@ impl Router {
         let replica = self.fleet.replica(ranked.id)?.clone();
         let share = Share { units: ranked.units, prefill_ms: ranked.price.prefill, streams: prompt.streams };
         let reservation = Reservation::new(replica, share, self.fleet.clock());
-        Some((reservation, ClaimGuard::new(&self.fleet, prompt.chain, ranked.id)))
+        let tokens = self.fleet.tokens(prompt.prompt_bytes, prompt.model);
+        let size = Size { prompt: tokens.prompt, block: tokens.block };
+        Some((reservation, ClaimGuard::new(&self.fleet, prompt.chain, size, ranked.id)))
     }
 }

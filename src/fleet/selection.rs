@@ -7,7 +7,7 @@
 use super::Fleet;
 use super::replica::Replica;
 use crate::policy::cost::Tokens;
-use crate::policy::select::{Decision, RouteRequest, select};
+use crate::policy::select::{Decision, RouteRequest};
 use crate::types::ReplicaId;
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::selection::{BackendIter, BackendSelection};
@@ -129,8 +129,7 @@ impl CacheAware {
         let (mut key, chain) = decode(key)?;
         let bytes = if chain.is_empty() { key.request.body_bytes } else { key.request.prompt_bytes };
         key.request.tokens = fleet.tokens(bytes, key.model);
-        let candidates = fleet.candidates(self.members.iter().map(|(_, replica)| replica), &chain, key.model);
-        select(key.request, &candidates, fleet.params())
+        fleet.choose(self.members.iter().map(|(_, replica)| replica), key.request, &chain, key.model)
     }
 }
 

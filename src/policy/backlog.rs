@@ -5,6 +5,10 @@
 //! When a first token comes, the next prompt begins then, whatever was predicted: errors do not add up. An answer that
 //! is not streamed shows no first token; its prompt is taken for read when its predicted time is over.
 
+use super::cost::Prospect;
+use super::estimate::Rates;
+use super::flow::{Coming, Flow};
+
 /// One request at a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a ticket is to be ended"]
@@ -27,6 +31,7 @@ pub struct Backlog {
     turn_began: f64,
     /// Prefill time seen so far; a decoding sequence subtracts what stalled it.
     prefilled_ms: f64,
+    flow: Flow,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +48,7 @@ impl Backlog {
     pub fn begin(&mut self, now: f64, prefill_ms: f64, streams: bool) -> Ticket {
         self.settle(now);
         self.next += 1;
+        self.flow.add(now, prefill_ms);
         if self.waiting.is_empty() {
             self.turn_began = now;
         }
@@ -108,6 +114,24 @@ impl Backlog {
     /// Requests here.
     pub fn requests(&self) -> usize {
         self.waiting.len() + self.decoding.len()
+    }
+
+    /// What a price looks at, with these rates.
+    #[expect(clippy::cast_precision_loss, reason = "requests at one replica are few")]
+    pub fn prospect(&self, rates: Rates, now: f64) -> Prospect {
+        Prospect {
+            rates,
+            queue_ms: self.remaining_ms(now),
+            waiting: self.waiting.len() as f64,
+            decoding: self.decoding.len() as f64,
+            coming: self.coming(now),
+            returning: 0.0,
+        }
+    }
+
+    /// Who will still come, going by those who came lately.
+    pub fn coming(&self, now: f64) -> Coming {
+        self.flow.coming(now)
     }
 
     /// Sequences being decoded.

@@ -1,21 +1,30 @@
 //! The price of a request on a replica, in milliseconds.
 //!
 //! ```text
-//! price(r) = time until the prompts promised to r are read
-//!          + time to read what r does not hold of this one        (dearer in a long context)
-//!          + time to generate the answer in r's batch
-//!          + IMPOSED × the delay that the last two mean for the n requests already at r:
-//!            each waits for this prompt, and each of their tokens for one more sequence
+//! price(r) = queue     time until the prompts promised to r are read
+//!          + prefill   time to read what r does not hold of this one       (dearer in a long context)
+//!          + decode    time to generate the answer in r's batch
+//!          + imposed   what these mean for the requests that are at r: those that wait do so longer by this prefill,
+//!                      those that generate are interrupted by it, and each of their tokens takes longer for one more
+//!                      sequence in the batch
+//!          + coming    what they mean for the requests that will come to r before its queue is empty again
+//!          + evicted   what this prompt drives out of r's cache and will have to be read again
 //! ```
 //!
-//! A request that looks at its own first token only takes the shortest queue and forgets what it does to everybody who
-//! is decoding there; pricing the imposed delay is what makes sessions stay and new ones spread, without a knob. The
-//! share of it that counts may be anything from 0.3 to 1 with the same result.
+//! A request that looks at its own first token only takes the shortest queue and forgets what it does to everybody else;
+//! pricing that is what makes sessions stay and new ones spread, without a knob. The weights below are part of the rule:
+//! half or double any of them changes throughput by a few percent at most (`ramjet-bench sim`).
 
-use super::estimate::Rates;
+use super::estimate::{Rates, START};
+use super::flow::Coming;
 
-/// The share of the imposed delay that counts.
-const IMPOSED: f64 = 0.6;
+/// What a millisecond of this prefill counts for each request that waits there. Below 1: it may be overtaken by the
+/// queue elsewhere, or leave.
+const WAITING: f64 = 0.6;
+/// The same for each request that generates: engines go on generating between the chunks of a prompt.
+const INTERRUPTED: f64 = 0.3;
+/// What a millisecond of what is evicted counts: it is read again if its session comes back, and it may be held elsewhere.
+const EVICTED: f64 = 0.5;
 
 /// What is to be placed, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -35,8 +44,14 @@ pub struct Prospect {
     pub rates: Rates,
     /// Time until the prompts promised to it are read.
     pub queue_ms: f64,
-    /// Requests there.
-    pub requests: f64,
+    /// Requests there whose prompts wait to be read.
+    pub waiting: f64,
+    /// Requests there whose answers are being generated.
+    pub decoding: f64,
+    /// Those who will still come.
+    pub coming: Coming,
+    /// The share of the tokens read there that had been there before and were evicted.
+    pub returning: f64,
 }
 
 /// The terms of a price, in milliseconds.
@@ -48,57 +63,81 @@ pub struct Price {
     pub prefill: f64,
     /// To generate the answer.
     pub decode: f64,
-    /// What it costs the others, as far as it counts.
+    /// What it costs those who are there, as far as it counts.
     pub imposed: f64,
+    /// What it costs those who will come before it is read.
+    pub coming: f64,
+    /// What it drives out of the cache and will be read again.
+    pub evicted: f64,
 }
 
 impl Price {
     /// The sum.
     pub fn total(&self) -> f64 {
-        self.queue + self.prefill + self.decode + self.imposed
+        self.queue + self.prefill + self.decode + self.imposed + self.coming + self.evicted
     }
 }
 
+impl Prospect {
+    /// A replica of which nothing is known, without work.
+    pub const IDLE: Prospect = Prospect {
+        rates: START,
+        queue_ms: 0.0,
+        waiting: 0.0,
+        decoding: 0.0,
+        coming: Coming { rate: 0.0, share: 0.0 },
+        returning: 0.0,
+    };
+}
+
 impl Tokens {
-    /// Tokens that a replica with `overlap` blocks holds, and those it does not. The last token is always read.
-    pub fn split(&self, overlap: u32) -> (f64, f64) {
-        let cached = (f64::from(overlap) * self.block).min((self.prompt - 1.0).max(0.0));
+    /// Tokens that a replica with `overlap` blocks and a `tail` of tokens after them holds, and those it does not. The
+    /// last token is always read.
+    pub fn split(&self, overlap: u32, tail: f64) -> (f64, f64) {
+        let cached = (f64::from(overlap) * self.block + tail).min((self.prompt - 1.0).max(0.0));
         (cached, (self.prompt - cached).max(1.0))
     }
 }
 
-/// The price of a request where `overlap` blocks of it are held.
-pub fn price(tokens: Tokens, overlap: u32, at: &Prospect) -> Price {
-    let (cached, new) = tokens.split(overlap);
+/// The price of a request where `overlap` blocks of it and a `tail` of tokens are held.
+pub fn price(tokens: Tokens, overlap: u32, tail: f64, at: &Prospect) -> Price {
+    let (cached, new) = tokens.split(overlap, tail);
     let prefill = at.rates.prefill_ms(new, cached);
-    let decode = tokens.output * at.rates.step_ms(at.requests + 1.0);
-    let imposed = at.requests * (prefill + tokens.output * at.rates.step_growth);
-    Price { queue: at.queue_ms, prefill, decode, imposed: IMPOSED * imposed }
+    let requests = at.waiting + at.decoding;
+    let decode = tokens.output * at.rates.step_ms(requests + 1.0);
+    let slower = tokens.output * at.rates.step_growth;
+    Price {
+        queue: at.queue_ms,
+        prefill,
+        decode,
+        imposed: at.waiting * (WAITING * prefill + slower) + at.decoding * (INTERRUPTED * prefill + slower),
+        coming: at.coming.delay(at.queue_ms, prefill),
+        evicted: EVICTED * at.returning * prefill,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::estimate::START;
     use super::*;
     use proptest::prelude::*;
 
     const TURN: Tokens = Tokens { prompt: 60_000.0, block: 512.0, output: 200.0 };
 
     fn at(queue_ms: f64, requests: f64) -> Prospect {
-        Prospect { rates: START, queue_ms, requests }
+        Prospect { queue_ms, waiting: requests / 2.0, decoding: requests / 2.0, ..Prospect::IDLE }
     }
 
     #[test]
     fn a_warm_replica_is_left_only_when_waiting_there_costs_more_than_reading_anew() {
-        let warm = |queue| price(TURN, 115, &at(queue, 4.0)).total();
-        let cold = price(TURN, 40, &at(0.0, 1.0)).total();
+        let warm = |queue| price(TURN, 115, 0.0, &at(queue, 4.0)).total();
+        let cold = price(TURN, 40, 0.0, &at(0.0, 1.0)).total();
         assert!(warm(3000.0) < cold);
         assert!(warm(12_000.0) > cold);
     }
 
     #[test]
     fn a_busy_batch_counts_although_nobody_waits() {
-        assert!(price(TURN, 0, &at(0.0, 30.0)).total() > price(TURN, 0, &at(0.0, 3.0)).total());
+        assert!(price(TURN, 0, 0.0, &at(0.0, 30.0)).total() > price(TURN, 0, 0.0, &at(0.0, 3.0)).total());
     }
 
     proptest! {
@@ -107,11 +146,11 @@ mod tests {
             prompt in 1.0f64..200_000.0, overlap in 0u32..400, queue in 0.0f64..1e6, n in 0.0f64..300.0, more in 0.0f64..100.0,
         ) {
             let tokens = Tokens { prompt, ..TURN };
-            let base = price(tokens, overlap, &at(queue, n)).total();
+            let base = price(tokens, overlap, 0.0, &at(queue, n)).total();
             prop_assert!(base.is_finite() && base > 0.0);
-            prop_assert!(price(tokens, overlap, &at(queue + more, n)).total() >= base);
-            prop_assert!(price(tokens, overlap, &at(queue, n + more)).total() >= base);
-            prop_assert!(price(tokens, overlap + 1, &at(queue, n)).total() <= base + 1e-6);
+            prop_assert!(price(tokens, overlap, 0.0, &at(queue + more, n)).total() >= base);
+            prop_assert!(price(tokens, overlap, 0.0, &at(queue, n + more)).total() >= base);
+            prop_assert!(price(tokens, overlap + 1, 0.0, &at(queue, n)).total() <= base + 1e-6);
         }
     }
 }

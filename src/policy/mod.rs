@@ -6,7 +6,10 @@
 pub mod backlog;
 pub mod cost;
 pub mod estimate;
+pub mod flow;
 pub mod health;
+pub mod lane;
 pub mod retry;
 pub mod score;
 pub mod select;
+pub mod slow_start;

@@ -117,6 +117,17 @@ pub fn verdict(failure: Failure, progress: Progress, limits: Limits) -> Verdict 
     if room { Verdict::Next } else { Verdict::GiveUp }
 }
 
+/// The place in a ranking where the next attempt goes, the first `tried` places having failed: the best on a node that
+/// was not tried yet, as what took one replica of a node away takes its neighbours too; else the best that is left.
+/// `nodes` are those of the ranking; its first `preferred` places come before all others, whatever their node. `None`
+/// when nobody is left.
+pub fn next_place(nodes: &[&str], tried: usize, preferred: usize) -> Option<usize> {
+    let (failed, left) = nodes.split_at_checked(tried)?;
+    let group = if tried < preferred { preferred.min(nodes.len()) - tried } else { left.len() };
+    let elsewhere = left[..group].iter().position(|node| !failed.contains(node));
+    elsewhere.or_else(|| (!left.is_empty()).then_some(0)).map(|place| tried + place)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,6 +180,27 @@ mod tests {
         assert_eq!(after(Failure::StaleConnection, renewed), Verdict::Next);
         assert_eq!(after(Failure::Connect, renewed), Verdict::Next);
         assert_eq!(after(Failure::StaleConnection, Progress { attempts: 2, ..renewed }), Verdict::GiveUp);
+    }
+
+    #[test]
+    fn the_next_attempt_prefers_a_node_that_was_not_tried() {
+        // (nodes of the ranking, tried, preferred, the next place)
+        let rows = [
+            (&["a", "a", "b", "b"][..], 1, 4, Some(2)),
+            // after a and b have failed, the best that is left
+            (&["a", "b", "a", "b"], 2, 4, Some(2)),
+            (&["a", "b", "a", "c"], 2, 4, Some(3)),
+            (&["a", "a", "a"], 1, 3, Some(1)),
+            // the preferred ones go before other nodes, and the others after them
+            (&["a", "a", "b", "b"], 1, 2, Some(1)),
+            (&["a", "a", "a", "b"], 2, 2, Some(3)),
+            (&["a"], 1, 1, None),
+            (&["a"], 2, 1, None),
+            (&[], 0, 0, None),
+        ];
+        for (nodes, tried, preferred, next) in rows {
+            assert_eq!(next_place(nodes, tried, preferred), next, "{nodes:?} {tried} {preferred}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Which replica: every policy ranks all candidates and says why the first one is first. Failover walks the ranking.
 
 use super::cost::{Price, Prospect, Tokens, price};
+use super::lane::Gate;
 use super::score::{AffinityParams, LoadParams, Peers};
 use crate::types::{PolicyKind, ReplicaId};
 use smallvec::SmallVec;
@@ -15,6 +16,8 @@ pub struct Candidate {
     pub healthy: bool,
     /// Leading blocks of the prompt that it holds.
     pub overlap: u32,
+    /// Tokens that it holds after those.
+    pub tail: f64,
     /// Units reserved there.
     pub load: u32,
     /// The work and the rates there.
@@ -73,9 +76,11 @@ pub struct Ranked {
     pub id: ReplicaId,
     /// Blocks of the prompt that it holds.
     pub overlap: u32,
+    /// Tokens of the prompt that it holds, as far as sizes in tokens are known.
+    pub held: f64,
     /// `A(r)` in blocks; 0 where the policy does not look at overlap.
     pub credit: u32,
-    /// Units reserved there at the time of the choice.
+    /// Units reserved there at the time of the choice; more than there are where the replica has come back lately.
     pub load: u32,
     /// Higher is better.
     pub score: f64,
@@ -88,10 +93,15 @@ pub struct Ranked {
 /// A ranking with its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// Best first; every candidate of the pool that was chosen from.
+    /// Best first, within each group; every candidate of the pool that was chosen from. Failover may bring replicas of
+    /// other nodes forward.
     pub ranked: SmallVec<[Ranked; 4]>,
     /// Why the first is first.
     pub reason: Reason,
+    /// What the lane for long prompts had to do with it.
+    pub gate: Gate,
+    /// How many of the first are preferred as a group: failover goes through them before any other.
+    pub preferred: usize,
 }
 
 impl Reason {
@@ -138,12 +148,12 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
         policy if looks_at_overlap(policy) && request.blocks > 0 => affinity_reason(&ranked, peers),
         _ => Reason::Load,
     };
-    Some(Decision { ranked, reason })
+    Some(Decision { preferred: ranked.len(), ranked, reason, gate: Gate::Open })
 }
 
 fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> Ranked {
     let mut credit = 0;
-    let price = price(request.tokens, c.overlap, &c.prospect);
+    let price = price(request.tokens, c.overlap, c.tail, &c.prospect);
     let score = match params.policy {
         PolicyKind::Cost => -price.total(),
         PolicyKind::Affinity => {
@@ -154,7 +164,8 @@ fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> R
         PolicyKind::RoundRobin => 0.0,
     };
     let units = params.load.units(request.body_bytes, request.prompt_bytes, c.overlap);
-    Ranked { id: c.id, overlap: c.overlap, credit, load: c.load, score, price, units }
+    let (held, _) = request.tokens.split(c.overlap, c.tail);
+    Ranked { id: c.id, overlap: c.overlap, held, credit, load: c.load, score, price, units }
 }
 
 /// Higher scores first; equal ones by the deeper overlap, where the policy looks at overlap at all.
@@ -163,7 +174,7 @@ fn better(a: &Ranked, b: &Ranked, policy: PolicyKind) -> Ordering {
     b.score.total_cmp(&a.score).then_with(deeper)
 }
 
-fn looks_at_overlap(policy: PolicyKind) -> bool {
+pub(super) fn looks_at_overlap(policy: PolicyKind) -> bool {
     matches!(policy, PolicyKind::Cost | PolicyKind::Affinity)
 }
 

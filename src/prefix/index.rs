@@ -7,6 +7,7 @@
 //! its last block to its first, so a block is never older than what follows it: plain LRU order then *is* leaf-first
 //! order, and a trunk outlives its twigs without a tree being kept.
 
+use super::lru::{Mark, Marks, Stamp};
 use super::replica_set::{ReplicaSets, SetId};
 use crate::types::ReplicaId;
 use hashbrown::HashTable;
@@ -37,6 +38,7 @@ pub struct PrefixIndex {
 struct Node {
     print: u64,
     set: SetId,
+    used: Stamp,
     newer: u32,
     older: u32,
 }
@@ -57,47 +59,59 @@ impl PrefixIndex {
     }
 
     /// How many leading blocks of `chain` each replica holds; `overlaps` is indexed by replica slot and overwritten.
-    pub fn walk(&self, chain: &[u64], overlaps: &mut [u32]) {
+    /// Returns when those blocks were last used.
+    pub fn walk(&self, chain: &[u64], overlaps: &mut [u32]) -> Marks {
         overlaps.fill(0);
         let mut holders: SmallVec<[u64; 16]> = smallvec![u64::MAX; overlaps.len().div_ceil(64)];
-        let mut last = None;
-        for (depth, print) in (0u32..).zip(chain) {
-            let Some(slot) = self.find(*print) else {
-                return drop_out(&mut holders, &[], depth, overlaps);
-            };
-            let set = self.nodes[slot as usize].set;
-            if last == Some(set) {
-                continue;
+        let mut runs = Runs::default();
+        let mut depth = 0;
+        for print in chain {
+            let Some(slot) = self.find(*print) else { break };
+            let Node { set, used, .. } = self.nodes[slot as usize];
+            if runs.set != Some(set) {
+                drop_out(&mut holders, self.sets.bits(set), depth, overlaps);
+                if holders.iter().all(|w| *w == 0) {
+                    break;
+                }
             }
-            last = Some(set);
-            drop_out(&mut holders, self.sets.bits(set), depth, overlaps);
-            if holders.iter().all(|w| *w == 0) {
-                return;
-            }
+            depth += 1;
+            runs.push(depth, set, used, &self.sets);
         }
-        drop_out(&mut holders, &[], u32::try_from(chain.len()).unwrap_or(u32::MAX), overlaps);
+        drop_out(&mut holders, &[], depth, overlaps);
+        runs.marks
     }
 
-    /// Notes that `replica` holds every block of `chain` and that the chain was used now. Returns how many leading
-    /// blocks it held before. Of a chain larger than the index, only the beginning is noted.
-    pub fn hold(&mut self, chain: &[u64], replica: ReplicaId) -> usize {
+    /// Notes that `replica` holds every block of `chain` and that the chain was used now, at `stamp`. Returns how many
+    /// leading blocks it held before, and when those were last used. Of a chain larger than the index, only the
+    /// beginning is noted.
+    pub fn hold(&mut self, chain: &[u64], replica: ReplicaId, stamp: Stamp) -> (usize, Marks) {
         let chain = &chain[..chain.len().min(self.max_blocks)];
         let mut slots: SmallVec<[u32; 512]> = chain.iter().map_while(|print| self.find(*print)).collect();
         let known = slots.len();
+        let marks = self.marks(&slots);
         // first what is there, so that making room does not take it; then what is new; then again what is there, so
         // that no block is older than what follows it
-        self.touch_backwards(&slots);
+        self.touch_backwards(&slots, stamp);
         slots.resize(chain.len(), NONE);
         for (slot, print) in slots[known..].iter_mut().zip(&chain[known..]).rev() {
-            *slot = self.find_or_insert(*print);
+            *slot = self.find_or_insert(*print, stamp);
         }
-        self.touch_backwards(&slots[..known]);
-        self.add_holder(&slots, replica)
+        self.touch_backwards(&slots[..known], stamp);
+        (self.add_holder(&slots, replica), marks)
     }
 
-    fn touch_backwards(&mut self, slots: &[u32]) {
+    fn marks(&self, slots: &[u32]) -> Marks {
+        let mut runs = Runs::default();
+        for (end, slot) in (1..).zip(slots) {
+            let Node { set, used, .. } = self.nodes[*slot as usize];
+            runs.push(end, set, used, &self.sets);
+        }
+        runs.marks
+    }
+
+    fn touch_backwards(&mut self, slots: &[u32], stamp: Stamp) {
         for slot in slots.iter().rev() {
-            self.touch(*slot);
+            self.touch(*slot, stamp);
         }
     }
 
@@ -163,21 +177,21 @@ impl PrefixIndex {
         self.slots.find(print, |slot| self.nodes[*slot as usize].print == print).copied()
     }
 
-    fn find_or_insert(&mut self, print: u64) -> u32 {
+    fn find_or_insert(&mut self, print: u64, stamp: Stamp) -> u32 {
         match self.find(print) {
             Some(slot) => {
-                self.touch(slot);
+                self.touch(slot, stamp);
                 slot
             }
-            None => self.insert(print),
+            None => self.insert(print, stamp),
         }
     }
 
-    fn insert(&mut self, print: u64) -> u32 {
+    fn insert(&mut self, print: u64, used: Stamp) -> u32 {
         while self.blocks() >= self.max_blocks {
             self.delete(self.oldest);
         }
-        let node = Node { print, set: SetId::EMPTY, newer: NONE, older: NONE };
+        let node = Node { print, set: SetId::EMPTY, used, newer: NONE, older: NONE };
         let slot = if let Some(slot) = self.free.pop() {
             self.nodes[slot as usize] = node;
             slot
@@ -202,7 +216,8 @@ impl PrefixIndex {
         self.free.push(slot);
     }
 
-    fn touch(&mut self, slot: u32) {
+    fn touch(&mut self, slot: u32, stamp: Stamp) {
+        self.nodes[slot as usize].used = stamp;
         if self.newest != slot {
             self.unlink(slot);
             self.link_newest(slot);
@@ -228,6 +243,27 @@ impl PrefixIndex {
         match self.nodes.get_mut(older as usize) {
             Some(node) => node.newer = newer,
             None => self.oldest = newer,
+        }
+    }
+}
+
+/// Gathers blocks of a chain into runs.
+#[derive(Default)]
+struct Runs {
+    marks: Marks,
+    set: Option<SetId>,
+    own: bool,
+}
+
+impl Runs {
+    fn push(&mut self, end: u32, set: SetId, used: Stamp, sets: &ReplicaSets) {
+        if self.set != Some(set) {
+            self.set = Some(set);
+            self.own = sets.bits(set).iter().map(|w| w.count_ones()).sum::<u32>() == 1;
+        }
+        match self.marks.last_mut() {
+            Some(last) if last.used == used && last.own == self.own => last.end = end,
+            _ => self.marks.push(Mark { end, used, own: self.own }),
         }
     }
 }

@@ -5,5 +5,7 @@
 
 pub mod fingerprint;
 pub mod index;
+pub mod lru;
 pub mod replica_set;
 pub mod residency;
+pub mod tails;

@@ -5,10 +5,13 @@
 //! flight on the same replica still vouches for. Chains are hashes of whole prefixes, so how much two requests share
 //! is found by bisection, and a claim costs nothing per block.
 //!
-//! Engines report how much came from their cache. A replica that denies, again and again, all of what it was believed to
-//! hold has lost its cache: restarted behind the same address, or flushed.
+//! Engines report how much came from their cache. From that a replica's [`LruModel`] learns what it evicts, so that
+//! evicted blocks get no credit; and one that denies, again and again, all of what it was believed to hold has lost its
+//! cache: restarted behind the same address, or flushed.
 
 use super::index::PrefixIndex;
+use super::lru::{LruModel, Mark, Marks, Stamp};
+use super::tails::Tails;
 use crate::types::ReplicaId;
 use std::sync::Arc;
 
@@ -18,20 +21,46 @@ use std::sync::Arc;
 pub struct Claim {
     replica: ReplicaId,
     number: u64,
-    confirmed: u32,
 }
 
-impl Claim {
-    /// Leading blocks that were held before, not counting those that another pending claim alone vouched for.
-    pub fn confirmed_before(self) -> u32 {
-        self.confirmed
-    }
+/// What was believed of a prompt when it was claimed, to be compared with what its answer reports.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Belief {
+    /// Leading blocks that its replica once held, not counting those that another pending claim alone vouched for.
+    pub known: u32,
+    /// Of these, the blocks that were not believed to be evicted.
+    pub held: u32,
+    /// When the known ones were last used: at which claim, and how many tokens were touched since.
+    runs: Marks<(Stamp, f64)>,
+    /// Tokens of a block.
+    block: f64,
+}
+
+/// The size of a prompt, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Size {
+    /// All of it.
+    pub prompt: f64,
+    /// One of its blocks.
+    pub block: f64,
+}
+
+/// What an answer reports, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Served {
+    /// Of the prompt.
+    pub prompt: f64,
+    /// Of these, those that came from the cache.
+    pub cached: f64,
+    /// Of the answer.
+    pub output: f64,
 }
 
 /// The index and the pending claims on it.
 #[derive(Debug)]
 pub struct Residency {
     index: PrefixIndex,
+    tails: Tails,
     replicas: Vec<AtReplica>,
     next: u64,
 }
@@ -40,17 +69,19 @@ pub struct Residency {
 #[derive(Debug, Default)]
 struct AtReplica {
     pending: Vec<Pending>,
+    lru: LruModel,
     /// Answers in a row that denied all of a prefix that was believed to be held.
     denials: u32,
     /// Whether that was told, and no answer has spoken of cached tokens since.
     told: bool,
 }
 
-/// So many denials in a row mean that a cache was emptied. One or two may be prompts of their own kind, or old ones that
-/// were evicted.
-const DENIALS: u32 = 3;
+/// So many denials in a row mean that a cache was emptied.
+const DENIALS: u32 = 2;
 /// A prediction of fewer blocks proves nothing: an engine caches in blocks of its own size.
 const LEAST_PREDICTED: u32 = 4;
+/// Blocks by which a prediction may be off, and the share of it: sizes in tokens are estimates.
+const SLACK: (f64, f64) = (2.0, 0.1);
 
 #[derive(Debug)]
 struct Pending {
@@ -63,24 +94,46 @@ struct Pending {
 impl Residency {
     /// Nothing is held; the index uses at most `budget` bytes.
     pub fn new(budget: usize) -> Self {
-        Residency { index: PrefixIndex::new(budget), replicas: Vec::new(), next: 0 }
+        Residency { index: PrefixIndex::new(budget), tails: Tails::default(), replicas: Vec::new(), next: 0 }
     }
 
-    /// How many leading blocks of `chain` each replica holds or is about to hold.
-    pub fn walk(&self, chain: &[u64], overlaps: &mut [u32]) {
-        self.index.walk(chain, overlaps);
+    /// How many leading blocks of `chain`, `block` tokens each, each replica holds or is about to hold.
+    pub fn walk(&self, chain: &[u64], block: f64, overlaps: &mut [u32]) {
+        let marks = self.index.walk(chain, overlaps);
+        for (overlap, at) in overlaps.iter_mut().zip(&self.replicas) {
+            if *overlap > 0 {
+                *overlap = at.lru.held(&marks, *overlap, block);
+            }
+        }
+    }
+
+    /// Tokens that `replica` holds after the first `overlap` blocks of `chain`, where a prompt that ended there was
+    /// answered by it: if this prompt goes on from there, it contains them.
+    pub fn tail(&self, chain: &[u64], overlap: u32, replica: ReplicaId) -> f64 {
+        let last = (overlap as usize).checked_sub(1).and_then(|n| chain.get(n));
+        last.map_or(0.0, |print| self.tails.get(*print, replica))
     }
 
     /// Claims `chain` for `replica` as pending.
-    pub fn claim(&mut self, chain: &Arc<[u64]>, replica: ReplicaId) -> Claim {
-        let added_from = self.index.hold(chain, replica);
+    pub fn claim(&mut self, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> (Claim, Belief) {
         self.next += 1;
-        let number = self.next;
-        let pending = &mut self.at(replica).pending;
+        let (number, now) = (self.next, stamp(self.next));
+        let (added_from, marks) = self.index.hold(chain, replica, now);
+        let tail = self.tail(chain, u32::try_from(added_from).unwrap_or(u32::MAX), replica);
+        let at = self.at(replica);
         let vouched = |other: &Pending| shared(chain, &other.chain) > other.added_from;
-        let confirmed = pending.iter().filter(|o| vouched(o)).map(|o| o.added_from).fold(added_from, usize::min);
-        pending.push(Pending { number, chain: chain.clone(), added_from });
-        Claim { replica, number, confirmed: u32::try_from(confirmed).unwrap_or(u32::MAX) }
+        let known = at.pending.iter().filter(|o| vouched(o)).map(|o| o.added_from).fold(added_from, usize::min);
+        at.pending.push(Pending { number, chain: chain.clone(), added_from });
+        let known = u32::try_from(known).unwrap_or(u32::MAX);
+        let held = at.lru.held(&marks, known, size.block);
+        let used = |m: &Mark<Stamp>| Mark { end: m.end, used: (m.used, at.lru.distance(m.used, f64::MAX)), own: m.own };
+        let runs = marks.iter().map(used).collect();
+        let there = u32::try_from(added_from).unwrap_or(u32::MAX);
+        if let Some(last) = marks.iter().rev().find(|m| m.end <= there) {
+            at.lru.take(last.used, tail);
+        }
+        at.lru.touch(now, &marks, there, size.block, size.prompt);
+        (Claim { replica, number }, Belief { known, held, runs, block: size.block })
     }
 
     /// The engine has generated: the whole prompt is in its cache.
@@ -109,41 +162,56 @@ impl Residency {
     /// The replica has lost its cache, and with it what is pending there.
     pub fn forget(&mut self, replica: ReplicaId) {
         self.index.forget(replica);
-        *self.at(replica) = AtReplica::default();
+        let at = self.at(replica);
+        let mut lru = std::mem::take(&mut at.lru);
+        lru.empty();
+        *at = AtReplica { lru, ..AtReplica::default() };
     }
 
-    /// The truth about a prompt that was just served: `predicted` leading blocks of `chain` were held when it was claimed
-    /// ([`Claim::confirmed_before`]), `cached` tokens came from the cache. When this shows that the cache had been emptied,
-    /// everything is forgotten but this prompt and those being read there now. Returns whether that is news: an engine
-    /// that never caches is not reported again and again.
-    pub fn report(&mut self, chain: &[u64], replica: ReplicaId, predicted: u32, cached: u64) -> bool {
-        if predicted < LEAST_PREDICTED {
-            return false;
+    /// The truth about a prompt that was just served: what was believed of it against what its answer tells. Blocks that
+    /// were believed to be there and were not, or the other way round, teach what its replica keeps. Returns whether the
+    /// replica has lost its cache, if that is news: an engine that never caches is not reported again and again.
+    pub fn report(&mut self, chain: &[u64], replica: ReplicaId, belief: &Belief, served: Served) -> bool {
+        if let Some(last) = chain.last() {
+            let blocks = f64::from(u32::try_from(chain.len()).unwrap_or(u32::MAX)) * belief.block;
+            self.tails.set(*last, replica, served.prompt + served.output - blocks);
         }
         let at = self.at(replica);
-        if cached > 0 {
+        at.lru.has_served(belief, served);
+        if belief.known < LEAST_PREDICTED {
+            return false;
+        }
+        if served.cached > 0.0 {
             (at.denials, at.told) = (0, false);
+            at.lru.learn(belief, served);
+            return false;
+        }
+        if belief.held < LEAST_PREDICTED {
             return false;
         }
         at.denials += 1;
+        // a single one may be a prompt of its own kind
         if at.denials < DENIALS {
             return false;
         }
-        at.denials = 0;
-        let is_news = !std::mem::replace(&mut at.told, true);
-        self.index.forget(replica);
-        self.index.hold(chain, replica);
-        if let Some(at) = self.replicas.get_mut(replica.index()) {
-            for pending in &mut at.pending {
-                pending.added_from = pending.added_from.min(self.index.hold(&pending.chain, replica));
-            }
-        }
-        is_news
+        at.lru.learn(belief, served);
+        !std::mem::replace(&mut at.told, true)
+    }
+
+    /// What one more allocated token is likely to drive out at `replica` and have read again; see
+    /// [`LruModel::returning`].
+    pub fn returning(&self, replica: ReplicaId) -> f64 {
+        self.replicas.get(replica.index()).map_or(0.0, |at| at.lru.returning())
+    }
+
+    /// The cache of `replica` holds so many tokens.
+    pub fn set_capacity(&mut self, replica: ReplicaId, tokens: f64) {
+        self.at(replica).lru.set_capacity(tokens);
     }
 
     /// Heap bytes of the index.
     pub fn bytes(&self) -> usize {
-        self.index.bytes()
+        self.index.bytes() + self.tails.bytes()
     }
 
     /// Blocks in the index.
@@ -165,6 +233,43 @@ impl Residency {
     }
 }
 
+impl LruModel {
+    fn has_served(&mut self, belief: &Belief, served: Served) {
+        let known = f64::from(belief.known) * belief.block;
+        self.touch_more(served.output);
+        let read = (served.prompt - served.cached).max(0.0);
+        self.has_read(read, (known.min(served.prompt) - served.cached).max(0.0));
+    }
+
+    fn learn(&mut self, belief: &Belief, served: Served) {
+        let (cached, held) = (served.cached / belief.block, f64::from(belief.held));
+        let slack = SLACK.0 + SLACK.1 * held;
+        if cached < held - slack {
+            if let Some((used, distance)) = belief.last_use(cached + 1.0) {
+                self.was_evicted(used, distance);
+            }
+        } else if let Some((used, distance)) = belief.last_use(cached.min(f64::from(belief.known)) - slack) {
+            self.was_kept(used, distance);
+        }
+    }
+}
+
+impl Belief {
+    /// When the block at `depth` was last used: at which claim, and how many tokens were touched since, those of its
+    /// own prompt that go before it not counted. `None` when somebody else may have used it.
+    fn last_use(&self, depth: f64) -> Option<(Stamp, f64)> {
+        let run = self.runs.iter().find(|run| f64::from(run.end) >= depth)?;
+        let (used, distance) = run.used;
+        (run.own && depth > 0.0).then(|| (used, (distance - (f64::from(run.end) - depth) * self.block).max(0.0)))
+    }
+}
+
+/// Claims are numbered without end; what is kept per block wraps.
+#[expect(clippy::cast_possible_truncation, reason = "wraps on purpose")]
+fn stamp(number: u64) -> Stamp {
+    number as Stamp
+}
+
 /// How many leading blocks two chains share.
 fn shared(a: &[u64], b: &[u64]) -> usize {
     let n = a.len().min(b.len());
@@ -181,111 +286,4 @@ fn shared(a: &[u64], b: &[u64]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const R: ReplicaId = ReplicaId(0);
-
-    fn chain(prints: &[u64]) -> Arc<[u64]> {
-        prints.into()
-    }
-
-    fn overlap(r: &Residency, prints: &[u64]) -> u32 {
-        let mut out = [0; 2];
-        r.walk(prints, &mut out);
-        out[0]
-    }
-
-    #[test]
-    fn a_failed_claim_takes_back_what_it_added_and_no_more() {
-        let mut r = Residency::new(1 << 20);
-        let first = r.claim(&chain(&[1, 2]), R);
-        r.confirm(first);
-        let second = r.claim(&chain(&[1, 2, 3, 4]), R);
-        assert_eq!(overlap(&r, &[1, 2, 3, 4]), 4);
-        r.withdraw(second);
-        assert_eq!(overlap(&r, &[1, 2, 3, 4]), 2);
-    }
-
-    #[test]
-    fn what_another_request_confirmed_stays() {
-        let mut r = Residency::new(1 << 20);
-        let a = r.claim(&chain(&[1, 2, 3]), R);
-        let b = r.claim(&chain(&[1, 2, 9]), R);
-        r.confirm(b);
-        r.withdraw(a);
-        assert_eq!((overlap(&r, &[1, 2, 3]), overlap(&r, &[1, 2, 9])), (2, 3));
-    }
-
-    #[test]
-    fn what_another_request_still_prefills_stays_until_that_fails_too() {
-        let mut r = Residency::new(1 << 20);
-        let a = r.claim(&chain(&[1, 2, 3]), R);
-        let b = r.claim(&chain(&[1, 2, 9]), R);
-        r.withdraw(a);
-        assert_eq!((overlap(&r, &[1, 2, 3]), overlap(&r, &[1, 2, 9])), (2, 3));
-        r.withdraw(b);
-        assert_eq!((overlap(&r, &[1, 2, 9]), r.blocks()), (0, 0));
-    }
-
-    #[test]
-    fn what_was_pending_when_the_cache_was_lost_changes_nothing_afterwards() {
-        let mut r = Residency::new(1 << 20);
-        let a = r.claim(&chain(&[1, 2]), R);
-        r.forget(R);
-        let b = r.claim(&chain(&[1, 2]), R);
-        r.withdraw(a);
-        assert_eq!(overlap(&r, &[1, 2]), 2);
-        r.confirm(b);
-        assert_eq!(overlap(&r, &[1, 2]), 2);
-    }
-
-    #[test]
-    fn an_emptied_cache_is_noticed_by_the_third_denial_in_a_row() {
-        let mut r = Residency::new(1 << 20);
-        let session = |head: u64| chain(&[head, head + 1, head + 2, head + 3, head + 4]);
-        for head in [10, 20, 30] {
-            let claim = r.claim(&session(head), R);
-            r.confirm(claim);
-        }
-        let reading = r.claim(&session(40), R);
-        assert!(!r.report(&session(10), R, 5, 0));
-        assert!(!r.report(&session(10), R, 5, 0));
-        assert!(!r.report(&session(10), R, 5, 900), "prompts of their own kind");
-        assert!(!r.report(&session(10), R, 3, 0), "too little was predicted");
-        assert!(!r.report(&session(10), R, 5, 0));
-        assert!(!r.report(&session(30), R, 5, 0));
-        assert!(r.report(&session(20), R, 5, 0));
-        assert_eq!((overlap(&r, &session(30)), overlap(&r, &session(10))), (0, 0));
-        assert_eq!((overlap(&r, &session(20)), overlap(&r, &session(40))), (5, 5));
-        for _ in 0..6 {
-            assert!(!r.report(&session(20), R, 5, 0), "it was told already");
-        }
-        r.withdraw(reading);
-        assert_eq!(overlap(&r, &session(40)), 0);
-    }
-
-    #[test]
-    fn a_burst_that_shares_a_new_prefix_denies_nothing() {
-        let mut r = Residency::new(1 << 20);
-        let held = r.claim(&chain(&[1, 2]), R);
-        r.confirm(held);
-        let burst: Vec<_> = (0..4).map(|n| r.claim(&chain(&[1, 2, 3, 4, 5, 6, 7, n]), R)).collect();
-        assert_eq!(burst.iter().map(|c| c.confirmed_before()).collect::<Vec<_>>(), [2, 2, 2, 2]);
-        for claim in burst {
-            r.confirm(claim);
-        }
-        let next = r.claim(&chain(&[1, 2, 3, 4, 5, 6, 7, 2, 9]), R);
-        assert_eq!(next.confirmed_before(), 8);
-        r.confirm(next);
-    }
-
-    #[test]
-    fn a_claim_ends_once() {
-        let mut r = Residency::new(1 << 20);
-        let a = r.claim(&chain(&[1]), R);
-        r.confirm(a);
-        r.withdraw(a);
-        assert_eq!(overlap(&r, &[1]), 1);
-    }
-}
+mod tests;

@@ -29,6 +29,8 @@ use std::time::Duration;
 const RETRY_BUFFER: usize = 64 << 10;
 /// What is reserved ahead for a body whose length is only claimed.
 const RESERVE_AT_MOST: usize = 1 << 20;
+/// What is reserved besides, so that a member can be added without a copy.
+const ROOM: usize = 64;
 
 /// Pingora's name for the error of a chunked body that is none.
 pub(super) const INVALID_CHUNK: &str = "InvalidChunk";
@@ -77,6 +79,13 @@ impl Body {
         match self {
             Body::Held(bytes) => Some(bytes),
             _ => None,
+        }
+    }
+
+    /// Changes the body, if it was read.
+    pub(super) fn edit(&mut self, change: impl FnOnce(Bytes) -> Bytes) {
+        if let Body::Held(bytes) = self {
+            *bytes = change(std::mem::take(bytes));
         }
     }
 
@@ -147,7 +156,7 @@ async fn read_all(
     is_h2: bool,
     limits: ReadLimits,
 ) -> std::result::Result<Bytes, BodyFailure> {
-    let mut body = BytesMut::with_capacity(length.unwrap_or(0).min(RESERVE_AT_MOST));
+    let mut body = BytesMut::with_capacity(length.unwrap_or(0).min(RESERVE_AT_MOST) + ROOM);
     loop {
         if length.is_none_or(|n| n.saturating_sub(body.len()) <= RETRY_BUFFER) {
             session.downstream_session.enable_retry_buffering();

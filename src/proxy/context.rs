@@ -3,6 +3,7 @@
 use super::RequestIds;
 use super::body::Body;
 use super::cors::Permission;
+use super::rank::RankField;
 use super::relay::Relay;
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
@@ -12,6 +13,7 @@ use crate::fleet::router::Prompt;
 use crate::policy::retry::{Failure, Verdict};
 use crate::policy::select::Decision;
 use crate::telemetry::metrics::InflightGuard;
+use crate::types::ReplicaId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -23,6 +25,7 @@ pub struct Context {
     pub(super) started: Instant,
     pub(super) endpoint: Endpoint,
     pub(super) body: Body,
+    pub(super) rank_field: RankField,
     pub(super) prompt: PromptFacts,
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
@@ -54,6 +57,10 @@ pub(super) struct PromptFacts {
     pub(super) streams: bool,
     /// Whether one answer is asked for.
     pub(super) is_single: bool,
+    /// Whether the engine is told to keep nothing.
+    pub(super) is_stateless: bool,
+    /// The replica that alone holds what the request names.
+    pub(super) pinned: Option<ReplicaId>,
 }
 
 impl PromptFacts {
@@ -64,6 +71,7 @@ impl PromptFacts {
             prompt_bytes: self.prompt_bytes,
             model: self.model.as_deref(),
             streams: self.streams,
+            pinned: self.pinned,
         }
     }
 }
@@ -94,6 +102,7 @@ impl Context {
             started: Instant::now(),
             endpoint: Endpoint::Other,
             body: Body::default(),
+            rank_field: RankField::default(),
             prompt: PromptFacts::default(),
             route: None,
             attempt: None,
@@ -110,6 +119,11 @@ impl Context {
     /// The fingerprints of the prompt; empty when there are none.
     pub(super) fn chain(&self) -> Arc<[u64]> {
         self.prompt.chain.clone().unwrap_or_default()
+    }
+
+    /// Whether the body asks for nothing that an engine would keep, so that a repetition costs work and no more.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.endpoint.is_repeatable() || (self.endpoint == Endpoint::Responses && self.prompt.is_stateless)
     }
 
     /// Attempts made.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | a new connection | `front.rs` | HTTP/1 or HTTP/2 |
 //! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
-//! | `upstream_peer`, `upstream_request_filter` | `peer.rs` | a replica is chosen and reserved; the request is addressed to it |
+//! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `rank.rs` | a replica is chosen and reserved; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
 //! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs` | the answer passes; it is read beside |
 //! | `fail_to_proxy` | `respond.rs` | ramjet's own errors |
@@ -23,6 +23,7 @@ mod headers;
 mod models;
 mod peer;
 mod prepare;
+mod rank;
 mod relay;
 mod request;
 mod respond;
@@ -155,7 +156,7 @@ impl ProxyHttp for Proxy {
         request: &mut RequestHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        peer::address_request(request, ctx)
+        self.address_request(request, ctx)
     }
 
     async fn request_body_filter(

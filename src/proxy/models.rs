@@ -53,7 +53,7 @@ impl Proxy {
     /// Puts the model in place of its alias.
     pub(super) fn resolve_alias(&self, head: &RequestHeader, ctx: &mut Context) {
         // an engine takes what it understands for JSON whatever the client calls it
-        let form = form_of(head).or(ctx.endpoint.is_inference().then_some(Form::Json));
+        let form = form_of(head).or(ctx.endpoint.is_read().then_some(Form::Json));
         if let (Some(body), Some(form)) = (ctx.body.held(), form)
             && let Some(resolved) = self.rules.aliases.resolve(form, body)
         {

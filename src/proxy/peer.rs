@@ -3,12 +3,13 @@
 
 use super::context::{Attempt, Context, Route};
 use super::request::refuse;
-use super::{Phases, Proxy, body};
+use super::{Phases, Proxy, body, rank};
 use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
 use crate::fleet::replica::Replica;
 use crate::fleet::reservation::Reservation;
-use crate::policy::retry::Verdict;
+use crate::policy::retry::{Verdict, next_place};
+use crate::policy::select::Decision;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use pingora_core::protocols::TcpKeepalive;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -38,6 +39,7 @@ impl Proxy {
         };
         let fresh = ctx.route.as_ref().is_some_and(|r| r.verdict == Verdict::Again);
         let replica = reservation.replica().clone();
+        ctx.rank_field.write(&mut ctx.body, replica.spec.role.rank);
         ctx.attempt = Some(Attempt { reservation, claim, began: Instant::now() });
         match replica.address() {
             Some(address) => Ok(Box::new(peer(address, &self.settings.phases, fresh))),
@@ -68,6 +70,7 @@ impl Proxy {
                 Verdict::Again => route.renewed = true,
                 Verdict::Next | Verdict::GiveUp => {
                     route.position += 1;
+                    self.prefer_other_nodes(&mut route.decision, route.position);
                     route.attempts += 1;
                 }
             }
@@ -82,6 +85,34 @@ impl Proxy {
             self.metrics.failed_over(from.name(), reservation.replica().name(), failure);
         }
         Ok((reservation, claim))
+    }
+
+    /// Brings the replica that is to be tried next to `position` of the ranking, the others keeping their order.
+    fn prefer_other_nodes(&self, decision: &mut Decision, position: usize) {
+        let next = next_place(&self.router.fleet().nodes(decision), position, decision.preferred);
+        if let Some(next) = next {
+            decision.ranked[position..=next].rotate_right(1);
+        }
+    }
+
+    /// Host, path prefix, key, rank and framing for the replica of the current attempt.
+    pub(super) fn address_request(&self, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+        if let Some(bytes) = ctx.body.held() {
+            request.remove_header(&TRANSFER_ENCODING);
+            request.remove_header(&EXPECT);
+            request.insert_header(CONTENT_LENGTH, bytes.len())?;
+        }
+        if request.headers.get(REQUEST_ID).is_none() {
+            request.insert_header(REQUEST_ID, &ctx.id)?;
+        }
+        let Some(attempt) = &ctx.attempt else {
+            return Error::e_explain(ErrorType::InternalError, "a request without a replica");
+        };
+        let replica = attempt.reservation.replica();
+        if self.router.fleet().has_ranks() {
+            rank::name_rank(request, replica.spec.role.rank)?;
+        }
+        address_to(request, replica)
     }
 }
 
@@ -119,22 +150,6 @@ pub fn keepalive(idle: Duration) -> TcpKeepalive {
         count: 3,
         #[cfg(target_os = "linux")]
         user_timeout: Duration::ZERO,
-    }
-}
-
-/// Host, path prefix, key and framing for the replica of the current attempt.
-pub(super) fn address_request(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
-    if let Some(bytes) = ctx.body.held() {
-        request.remove_header(&TRANSFER_ENCODING);
-        request.remove_header(&EXPECT);
-        request.insert_header(CONTENT_LENGTH, bytes.len())?;
-    }
-    if request.headers.get(REQUEST_ID).is_none() {
-        request.insert_header(REQUEST_ID, &ctx.id)?;
-    }
-    match &ctx.attempt {
-        Some(attempt) => address_to(request, attempt.reservation.replica()),
-        None => Error::e_explain(ErrorType::InternalError, "a request without a replica"),
     }
 }
 

@@ -3,10 +3,12 @@
 use crate::api::canonical;
 use crate::api::edit::strip_token_limits;
 use crate::api::endpoint::Endpoint;
-use crate::api::request;
-use crate::prefix::fingerprint::Chain;
+use crate::api::request::{self, Request};
+use crate::fleet::pins::id_key;
+use crate::prefix::fingerprint::{Chain, Fingerprints};
 use bytes::Bytes;
 use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// How prompts become fingerprints.
 #[derive(Clone, Copy, Debug)]
@@ -26,12 +28,22 @@ pub struct Prepared {
     pub chain: Option<Arc<[u64]>>,
     /// Canonical bytes of the prompt; of one longer than what is fingerprinted, the bytes of the body.
     pub prompt_bytes: u64,
+    /// The prompt begins with what an engine keeps: it has no fingerprints, and what the body holds is its end.
+    pub is_hidden: bool,
+    /// The response that it continues, as [`id_key`] has it.
+    pub previous: Option<u64>,
+    /// The conversation that it belongs to, as far as its turns so far tell; see [`canonical::anchor`].
+    pub anchor: Option<u64>,
+    /// The client's own word for what shares a prefix (`prompt_cache_key`), as a keyed hash.
+    pub hint: Option<u64>,
     /// The model asked for.
     pub model: Option<String>,
     /// Whether the answer is to be streamed.
     pub streams: bool,
     /// Whether it asks for one answer, so that what is reported tells of one.
     pub is_single: bool,
+    /// Whether the engine is told to keep nothing of it.
+    pub is_stateless: bool,
     /// The body to send in place of the one that came.
     pub edited: Option<Bytes>,
 }
@@ -39,20 +51,38 @@ pub struct Prepared {
 /// Reads a body. One that cannot be understood gives nothing: it is routed by load and forwarded as it came.
 pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, strip_over: Option<u64>) -> Prepared {
     let Ok(request) = request::read(body) else { return Prepared::default() };
-    let chain = Chain::new(shape.secret, shape.block_bytes, shape.max_prefix_bytes);
-    let prints = match endpoint {
-        Endpoint::Chat => canonical::chat(&request, chain).ok(),
-        Endpoint::Completions => canonical::completion(&request, chain).ok(),
-        Endpoint::Models | Endpoint::Health | Endpoint::Other => None,
-    };
+    let is_hidden = endpoint == Endpoint::Responses && canonical::is_hidden(&request);
+    let prints = if is_hidden { None } else { fingerprints(endpoint, &request, shape) };
+    let previous = request.previous_response_id.filter(|_| endpoint == Endpoint::Responses);
+    let hint = request.prompt_cache_key.filter(|key| endpoint.is_inference() && !key.raw.is_empty());
+    // elsewhere a limit is not optional, or is clamped by engines themselves
+    let strips = matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
     Prepared {
         prompt_bytes: prints.as_ref().map_or(0, |p| if p.is_cut { body.len() as u64 } else { p.bytes }),
         chain: prints.map(|p| p.prints.into()),
+        is_hidden,
+        previous: previous.map(|id| id_key(&id.bytes(), shape.secret)),
+        anchor: canonical::anchor(endpoint, &request, shape.secret),
+        hint: hint.map(|key| xxh3_64_with_seed(&key.bytes(), shape.secret)),
         streams: request.stream,
         is_single: !request.is_many,
+        is_stateless: request.is_stateless,
         model: request.model.map(|m| m.text()),
-        edited: strip_over.and_then(|over| strip_token_limits(body, &request.limits, over)),
+        edited: strip_over.filter(|_| strips).and_then(|over| strip_token_limits(body, &request.limits, over)),
     }
+}
+
+fn fingerprints(endpoint: Endpoint, request: &Request<'_>, shape: &PromptShape) -> Option<Fingerprints> {
+    let chain = Chain::new(shape.secret, shape.block_bytes, shape.max_prefix_bytes);
+    let prints = match endpoint {
+        Endpoint::Chat => canonical::chat(request, chain),
+        Endpoint::Completions => canonical::completion(request, chain),
+        Endpoint::Responses => canonical::responses(request, chain),
+        Endpoint::Messages => canonical::anthropic(request, chain),
+        Endpoint::Generate => canonical::generate(request, chain),
+        _ => return None,
+    };
+    prints.ok()
 }
 
 #[cfg(test)]
@@ -66,6 +96,50 @@ mod tests {
         for body in ["", "[1]", "{\"model\":", "hello"] {
             let p = prepare(Endpoint::Chat, &Bytes::copy_from_slice(body.as_bytes()), &SHAPE, Some(1));
             assert!(p.chain.is_none() && p.model.is_none() && p.edited.is_none(), "{body}");
+        }
+    }
+
+    fn of(endpoint: Endpoint, body: &str) -> Prepared {
+        prepare(endpoint, &Bytes::copy_from_slice(body.as_bytes()), &SHAPE, Some(100))
+    }
+
+    #[test]
+    fn a_prompt_that_begins_elsewhere_has_no_fingerprints() {
+        let input = "x".repeat(2000);
+        let body = format!(r#"{{"model":"m","input":"{input}","previous_response_id":"resp_\u0031","store":false}}"#);
+        let hidden = of(Endpoint::Responses, &body);
+        assert!(hidden.is_hidden && hidden.chain.is_none() && hidden.is_stateless);
+        assert_eq!((hidden.previous, hidden.prompt_bytes), (Some(id_key(b"resp_1", SHAPE.secret)), 0));
+        let whole = of(Endpoint::Responses, &body.replace("previous_response_id", "unknown"));
+        assert!(!whole.is_hidden && whole.previous.is_none());
+        assert_eq!(whole.chain.map(|c| c.len()), Some(7));
+        // other APIs have no such member
+        let chat = of(Endpoint::Chat, r#"{"messages":[],"previous_response_id":"resp_1"}"#);
+        assert!(!chat.is_hidden && chat.previous.is_none());
+    }
+
+    #[test]
+    fn the_clients_own_word_is_a_keyed_hash() {
+        let hint = |key: &str| of(Endpoint::Chat, &format!(r#"{{"messages":[],"prompt_cache_key":{key}}}"#)).hint;
+        assert!(hint(r#""a""#).is_some() && hint(r#""a""#) == hint(r#""\u0061""#) && hint(r#""a""#) != hint(r#""b""#));
+        assert_eq!((hint(r#""""#), hint("7"), hint("null")), (None, None, None));
+    }
+
+    #[test]
+    fn only_the_apis_where_a_limit_is_optional_lose_it() {
+        let body = r#"{"max_tokens":900,"messages":[],"prompt":"x"}"#;
+        for endpoint in Endpoint::ALL {
+            let loses = matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
+            assert_eq!(of(endpoint, body).edited.is_some(), loses, "{endpoint:?}");
+        }
+    }
+
+    #[test]
+    fn what_generates_nothing_is_read_for_its_model_alone() {
+        let body = r#"{"model":"m","input":"x","prompt":"x","messages":[]}"#;
+        for endpoint in Endpoint::ALL.into_iter().filter(|e| e.is_read()) {
+            let p = of(endpoint, body);
+            assert_eq!((p.model.as_deref(), p.chain.is_some()), (Some("m"), endpoint.is_inference()), "{endpoint:?}");
         }
     }
 

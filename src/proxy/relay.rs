@@ -5,8 +5,11 @@ use super::Proxy;
 use super::context::Context;
 use super::headers::{drop_hop_by_hop, suit_version};
 use crate::api::answer::{StreamReader, Usage, WholeReader};
+use crate::api::endpoint::Endpoint;
+use crate::fleet::pins::id_key;
 use crate::fleet::reservation::Reported;
 use crate::policy::retry::Failure;
+use crate::prefix::residency::Served;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{StatusCode, Version};
@@ -62,9 +65,12 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
     let kind = response.headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());
     ctx.relay.stream = kind.starts_with(b"text/event-stream");
     if ctx.relay.good && ctx.endpoint.is_inference() && !response.headers.contains_key(CONTENT_ENCODING) {
-        ctx.relay.reader = match ctx.relay.stream {
-            true => Reader::Stream(Box::default()),
-            false => Reader::Whole(WholeReader::default()),
+        let is_kept = ctx.endpoint == Endpoint::Responses && !ctx.prompt.is_stateless;
+        ctx.relay.reader = match (ctx.relay.stream, is_kept) {
+            (true, false) => Reader::Stream(Box::default()),
+            (true, true) => Reader::Stream(Box::new(StreamReader::with_id())),
+            (false, false) => Reader::Whole(WholeReader::default()),
+            (false, true) => Reader::Whole(WholeReader::with_id()),
         };
     }
     if let (false, Some(attempt)) = (matches!(ctx.relay.reader, Reader::Stream(_)), &mut ctx.attempt) {
@@ -85,7 +91,9 @@ impl Proxy {
         match &mut ctx.relay.reader {
             Reader::Stream(reader) => {
                 let state = reader.push(piece);
+                let id = reader.take_id();
                 ctx.relay.usage = state.usage;
+                self.remember(id, ctx);
                 if state.generated && ctx.relay.first_token.is_none() {
                     ctx.relay.first_token = Some(Instant::now());
                     self.prefill_done(ctx);
@@ -103,6 +111,8 @@ impl Proxy {
                 reader.push(piece);
                 if end {
                     ctx.relay.usage = reader.usage();
+                    let id = reader.id();
+                    self.remember(id, ctx);
                 }
                 // an answer that is not streamed begins when all of it was generated
                 self.prefill_done(ctx);
@@ -117,7 +127,21 @@ impl Proxy {
         }
     }
 
+    /// An answer that its replica keeps has told its id.
+    fn remember(&self, id: Option<Vec<u8>>, ctx: &Context) {
+        if let (Some(id), Some(attempt)) = (id, &ctx.attempt) {
+            let key = id_key(&id, self.settings.shape.secret);
+            self.router.fleet().pins().remember(key, attempt.reservation.replica().id);
+        }
+    }
+
     /// What a good answer tells of its replica and its model.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "tokens of a request fit a float and are not negative"
+    )]
     fn learn(&self, ctx: &mut Context) {
         // several answers in one report several times what one takes
         let teaches = ctx.relay.good && !ctx.relay.broken && ctx.prompt.is_single;
@@ -129,10 +153,12 @@ impl Proxy {
         // without a word on the cache, what was new cannot be told from what was held
         let Some(cached) = cached else { return };
         attempt.reservation.learn(Reported { new: prompt.saturating_sub(cached), cached, output: completion });
+        let [whole, held, made] = [prompt, cached, completion.unwrap_or_default()].map(|n| n as f64);
+        let served = Served { prompt: whole, cached: held, output: made };
         if let Some(chosen) = ctx.route.as_ref().and_then(|r| r.decision.ranked.get(r.position)) {
-            self.metrics.predicted(fleet.tokens_of_blocks(chosen.overlap, model).min(prompt));
+            self.metrics.predicted((chosen.held as u64).min(prompt));
             if let Some(chain) = &ctx.prompt.chain {
-                fleet.report(chain, chosen.id, attempt.claim.confirmed_before(), cached);
+                fleet.report(chain, chosen.id, attempt.claim.belief(), served);
             }
         }
     }

@@ -6,9 +6,11 @@ use super::cors::is_preflight;
 use super::models::form_of;
 use super::prepare::prepare;
 use super::{Proxy, body, respond};
-use crate::api::endpoint::Endpoint;
+use crate::api::endpoint::{Endpoint, stored_response};
 use crate::api::errors::ErrorKind;
 use crate::api::model::Form;
+use crate::fleet::pins::id_key;
+use crate::types::ReplicaId;
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
@@ -43,10 +45,14 @@ impl Proxy {
         if self.show_models(session, ctx).await? {
             return Ok(true);
         }
-        if ctx.endpoint.is_inference() || self.must_know_model(session.req_header()) {
+        if ctx.endpoint.is_read() || self.must_know_model(session.req_header()) {
             self.read_prompt(session, ctx).await?;
         } else if content_length(session.req_header()).is_some_and(|n| n > self.settings.max_body) {
             return refuse(ctx, ErrorKind::BodyTooLarge);
+        }
+        let head = session.req_header();
+        if let Some(id) = stored_response(head.method.as_str(), head.uri.path()) {
+            ctx.prompt.pinned = self.holder(id_key(id.as_bytes(), self.settings.shape.secret));
         }
         Ok(false)
     }
@@ -94,6 +100,8 @@ impl Proxy {
             prompt_bytes: prepared.prompt_bytes,
             streams: prepared.streams,
             is_single: prepared.is_single,
+            is_stateless: prepared.is_stateless,
+            pinned: prepared.previous.and_then(|key| self.holder(key)),
         };
         if let Some(edited) = prepared.edited {
             ctx.body = body::Body::Held(edited);
@@ -102,6 +110,13 @@ impl Proxy {
         {
             ctx.prompt.model = form.model(body).map(|named| named.name);
         }
+    }
+
+    /// The replica that gave out an id.
+    fn holder(&self, key: u64) -> Option<ReplicaId> {
+        let holder = self.router.fleet().pins().find(key)?;
+        self.metrics.pinned();
+        Some(holder)
     }
 }
 

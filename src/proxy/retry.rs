@@ -85,13 +85,16 @@ impl Proxy {
 
     fn verdict(&self, failure: Failure, session: &Session, ctx: &Context) -> Verdict {
         let Some(route) = &ctx.route else { return Verdict::GiveUp };
+        // what one replica keeps, another one does not know: its word for that would hide the failure. But where nobody
+        // listens any more, not to know is the truth
+        let may_move = ctx.prompt.pinned.is_none() || failure.is_connect();
         let progress = Progress {
             attempts: route.attempts,
             renewed: route.renewed,
-            candidates_left: route.position + 1 < route.decision.ranked.len(),
+            candidates_left: may_move && route.position + 1 < route.decision.ranked.len(),
             answered: has_answered(session),
             replayable: ctx.body.held().is_some() || !session.as_ref().retry_buffer_truncated(),
-            repeatable: ctx.endpoint.is_repeatable() || session.req_header().method.is_idempotent(),
+            repeatable: ctx.is_repeatable() || session.req_header().method.is_idempotent(),
         };
         verdict(failure, progress, self.settings.retry)
     }

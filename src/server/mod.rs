@@ -9,11 +9,12 @@ use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
 use crate::engine::discovery::Configured;
 use crate::engine::probe::{ReadinessProbe, ReadinessSpec};
 use crate::engine::search::ModelSearch;
-use crate::fleet::Fleet;
-use crate::fleet::replica::ReplicaSpec;
+use crate::fleet::replica::{ReplicaSpec, Role};
 use crate::fleet::router::Router;
 use crate::fleet::selection::CacheAware;
+use crate::fleet::{Fleet, Rules};
 use crate::policy::health::Thresholds;
+use crate::policy::lane::Lane;
 use crate::policy::retry::Limits;
 use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
@@ -68,7 +69,8 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
         check_addresses(config)?;
     }
     let metrics = Arc::new(Metrics::new()?);
-    let fleet = Arc::new(Fleet::new(replicas(config)?, params(config), config.routing.index_memory));
+    let fleet = Fleet::new(replicas(config)?, params(config), config.routing.index_memory);
+    let fleet = Arc::new(fleet.under(rules(config)));
     let balancer = balancer(config, &fleet);
     discover_once(&balancer)?;
 
@@ -139,7 +141,14 @@ fn replica(r: &config::Replica) -> Result<ReplicaSpec, StartError> {
         authority: HeaderValue::try_from(authority).map_err(unfit)?,
         models: r.models.clone(),
         authorization: r.api_key.as_ref().map(bearer).transpose().map_err(unfit)?,
+        role: Role { rank: r.rank, in_lane: r.lane.is_some(), node: r.node.clone() },
     })
+}
+
+fn rules(config: &Config) -> Rules {
+    let long_prompt = &config.routing.long_prompt;
+    let lane = long_prompt.over.map(|over| Lane { over: over as u64, short: long_prompt.short });
+    Rules { lane, slow_start: config.health.slow_start.window }
 }
 
 fn params(config: &Config) -> Params {

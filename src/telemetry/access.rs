@@ -4,6 +4,7 @@
 //! endpoint, no prompt text, no key.
 
 use super::metrics::Outcome;
+use crate::policy::lane::Gate;
 use crate::policy::select::{Decision, Reason};
 use std::fmt::Write;
 use std::time::Duration;
@@ -55,6 +56,9 @@ impl Access<'_> {
             self.attempts,
             millis(o.duration),
         );
+        if let Some(gate) = self.decision.map(|d| d.gate).filter(|gate| *gate != Gate::Open) {
+            let _infallible = write!(out, r#","lane":"{}""#, gate.label());
+        }
         if self.key.is_some() {
             let _infallible = write!(out, r#","key":{}"#, quoted(self.key));
         }

@@ -7,6 +7,7 @@ use super::registry::{Result, metrics};
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
 use crate::fleet::Fleet;
+use crate::policy::lane::Gate;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
 use prometheus::{Encoder, IntGauge, TextEncoder};
@@ -50,6 +51,10 @@ metrics! {
         failovers: counters("ramjet_upstream_failovers_total",
             "Attempts repeated, by the replica that failed, the next one, and the reason.", &["from", "to", "reason"]);
         decisions: counters("ramjet_route_decisions_total", "Choices, by what decided.", &["outcome"]);
+        lane: counters("ramjet_route_lane_total",
+            "Choices, by what the lane for long prompts had to do with them.", &["gate"]);
+        pinned: counter("ramjet_route_pinned_total",
+            "Requests that named something known to be kept by one replica, which goes first while it takes requests.");
         decision_time: histogram("ramjet_route_decision_seconds", "Time of one choice, lock included.", DECISION);
         overlap: histogram("ramjet_route_overlap_blocks", "Blocks of the prompt that the chosen replica held.", BLOCKS);
         upstream_up: gauges("ramjet_upstream_up", "Whether new requests may go to the replica.", &["upstream"]);
@@ -106,6 +111,9 @@ impl Metrics {
         for reason in Reason::ALL {
             self.decisions.with_label_values(&[reason.label()]);
         }
+        for gate in Gate::ALL {
+            self.lane.with_label_values(&[gate.label()]);
+        }
         for endpoint in Endpoint::ALL {
             self.duration.with_label_values(&[endpoint.label()]);
             for failure in Failure::ALL {
@@ -128,10 +136,16 @@ impl Metrics {
     /// A choice was made, for a request with a prompt to compare or without.
     pub fn decided(&self, decision: &Decision, has_prompt: bool, took: Duration) {
         self.decisions.with_label_values(&[decision.reason.label()]).inc();
+        self.lane.with_label_values(&[decision.gate.label()]).inc();
         self.decision_time.observe(took.as_secs_f64());
         if let (true, Some(first)) = (has_prompt, decision.ranked.first()) {
             self.overlap.observe(f64::from(first.overlap));
         }
+    }
+
+    /// A request named something that one replica holds.
+    pub fn pinned(&self) {
+        self.pinned.inc();
     }
 
     /// An attempt failed.

@@ -5,11 +5,14 @@
 mod bodies;
 mod chaos;
 mod clients;
+mod dialects;
 mod failover;
 mod health;
+mod lane;
 mod leaving;
 mod models;
 mod oddities;
+mod ranks;
 mod relaying;
 mod routing;
 mod starting;

@@ -9,12 +9,11 @@ use ramjet::policy::cost::{Prospect, Tokens};
 use ramjet::policy::estimate::{MODEL_START, ModelRates, Rates, START};
 use ramjet::policy::score::{AffinityParams, LoadParams};
 use ramjet::policy::select::{Candidate, Params, RouteRequest, select};
-use ramjet::prefix::residency::{Claim, Residency};
+use ramjet::prefix::residency::{Belief, Claim, Residency, Served, Size};
 use ramjet::types::{Basis, PolicyKind, ReplicaId};
 
 use super::{Decision, End, First, Knowledge, Request, Rule};
-use crate::num::{to_float, to_size};
-use crate::sim::content::ROUTER_BLOCK;
+use crate::num::{size, to_float};
 
 /// The shipped size of the index.
 const INDEX_BYTES: usize = 256 << 20;
@@ -25,7 +24,7 @@ struct Booked {
     units: u32,
     claim: Option<Claim>,
     ticket: Ticket,
-    confirmed: u32,
+    belief: Belief,
     read: Option<PromptRead>,
 }
 
@@ -74,18 +73,12 @@ impl Library {
         Some(booked)
     }
 
-    fn prospect(&self, replica: usize, now: f64) -> Prospect {
-        let backlog = &self.backlogs[replica];
-        let requests = to_float(backlog.requests() as u64);
-        Prospect { rates: self.rates[replica], queue_ms: backlog.remaining_ms(now), requests }
-    }
-
     fn learn(&mut self, request: &Request, booked: &Booked, seen: &End, now: f64) {
         let [prompt, cached, output] =
             [seen.prompt_tokens, seen.cached_tokens, seen.output_tokens].map(|n| to_float(n as u64));
         self.model.observe_prompt(to_float(request.bytes), prompt);
         self.model.observe_output(output);
-        self.residency.report(&request.chain, id_of(booked.replica), booked.confirmed, seen.cached_tokens as u64);
+        self.residency.report(&request.chain, id_of(booked.replica), &booked.belief, Served { prompt, cached, output });
         let (Some(read), rates) = (booked.read, &mut self.rates[booked.replica]) else { return };
         rates.observe_prefill(prompt - cached, cached, read.took_ms);
         if seen.output_tokens >= 8 {
@@ -102,25 +95,30 @@ impl Library {
 impl Rule for Library {
     fn place(&mut self, request: &Request, know: &Knowledge, now: f64) -> Decision {
         let mut overlaps = vec![0; self.loads.len()];
-        self.residency.walk(&request.chain, &mut overlaps);
+        let in_tokens = |bytes: u64| to_float(bytes) * self.model.tokens_per_byte;
+        let tokens = Tokens {
+            prompt: in_tokens(request.bytes),
+            block: in_tokens(self.params.load.block_bytes),
+            output: self.model.output,
+        };
+        self.residency.walk(&request.chain, tokens.block, &mut overlaps);
         let candidate = |slot: usize| Candidate {
             id: id_of(slot),
             healthy: know.healthy[slot],
             overlap: overlaps[slot],
+            tail: self.residency.tail(&request.chain, overlaps[slot], id_of(slot)),
             load: self.loads[slot],
-            prospect: self.prospect(slot, now),
+            prospect: Prospect {
+                returning: self.residency.returning(id_of(slot)),
+                ..self.backlogs[slot].prospect(self.rates[slot], now)
+            },
         };
         let candidates: Vec<Candidate> = (0..self.loads.len()).map(candidate).collect();
-        let in_tokens = |bytes: u64| to_float(bytes) * self.model.tokens_per_byte;
         let route = RouteRequest {
             body_bytes: request.bytes,
             prompt_bytes: request.bytes,
             blocks: u32::try_from(request.chain.len()).unwrap_or(u32::MAX),
-            tokens: Tokens {
-                prompt: in_tokens(request.bytes),
-                block: in_tokens(self.params.load.block_bytes),
-                output: self.model.output,
-            },
+            tokens,
             salt: self.turns,
         };
         self.turns += 1;
@@ -128,12 +126,14 @@ impl Rule for Library {
         let Some(first) = first else { return Decision::blind(0) };
         let replica = first.id.index();
         self.loads[replica] += first.units;
-        let claim = (!request.chain.is_empty()).then(|| self.residency.claim(&request.chain, first.id));
+        let weight = Size { prompt: tokens.prompt, block: tokens.block };
+        let claimed = (!request.chain.is_empty()).then(|| self.residency.claim(&request.chain, weight, first.id));
+        let (claim, belief) = claimed.unzip();
         let ticket = self.backlogs[replica].begin(now, first.price.prefill, true);
-        let confirmed = claim.map_or(0, Claim::confirmed_before);
-        let booked = Booked { replica, units: first.units, claim, ticket, confirmed, read: None };
+        let booked =
+            Booked { replica, units: first.units, claim, ticket, belief: belief.unwrap_or_default(), read: None };
         self.booked.insert(request.id, booked);
-        let cached = to_size(u64::from(first.overlap)) * ROUTER_BLOCK;
+        let cached = size(first.held);
         let ttft_ms = (self.params.policy == PolicyKind::Cost).then_some(first.price.queue + first.price.prefill);
         Decision { ttft_ms, ..Decision::counting_on(replica, cached) }
     }

@@ -4,7 +4,7 @@
 //! Its approximate trees are one index with all replicas here. A tree's size is what was ever added to it, halved when it
 //! outgrows its bound, as the original evicts.
 
-use ramjet::prefix::residency::Residency;
+use ramjet::prefix::index::PrefixIndex;
 use ramjet::types::ReplicaId;
 
 use super::{Decision, End, Knowledge, Request, Rule, simple::Inflight};
@@ -21,13 +21,13 @@ const TREE_BLOCKS: u64 = (1 << 26) / 2048;
 #[derive(Debug)]
 pub(super) struct Sglang {
     inflight: Inflight,
-    trees: Residency,
+    trees: PrefixIndex,
     sizes: Vec<u64>,
 }
 
 impl Sglang {
     pub(super) fn new(replicas: usize) -> Self {
-        Self { inflight: Inflight::new(replicas), trees: Residency::new(256 << 20), sizes: vec![0; replicas] }
+        Self { inflight: Inflight::new(replicas), trees: PrefixIndex::new(256 << 20), sizes: vec![0; replicas] }
     }
 
     fn choose(&mut self, request: &Request, know: &Knowledge, overlaps: &[u32]) -> usize {
@@ -52,8 +52,7 @@ impl Rule for Sglang {
         let mut overlaps = vec![0; self.sizes.len()];
         self.trees.walk(&request.chain, &mut overlaps);
         let replica = self.choose(request, know, &overlaps);
-        let claim = self.trees.claim(&request.chain, ReplicaId(u16::try_from(replica).unwrap_or(u16::MAX)));
-        self.trees.confirm(claim);
+        self.trees.hold(&request.chain, ReplicaId(u16::try_from(replica).unwrap_or(u16::MAX)), 0);
         self.sizes[replica] += request.chain.len() as u64 - u64::from(overlaps[replica]);
         if self.sizes[replica] > TREE_BLOCKS {
             self.sizes[replica] /= 2;

@@ -1,5 +1,10 @@
 //! What must and what must not change a canonical prompt.
 
+mod anchors;
+mod apis;
+mod pictures;
+
+use super::super::endpoint::Endpoint;
 use super::super::request::read;
 use super::*;
 use proptest::prelude::*;
@@ -83,20 +88,6 @@ fn tools_come_after_the_instructions_and_before_the_conversation() {
 }
 
 #[test]
-fn pictures_weigh_what_they_cost_and_differ_by_their_data() {
-    let body = |data: &str| {
-        json!({"messages": [{"role": "user", "content": [
-            {"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{data}")}},
-            {"type": "text", "text": "what is this?"}]}]})
-    };
-    let big = prints(&body(&"A".repeat(100_000)));
-    assert!(big.bytes < 4300);
-    let other = prints(&body(&("A".repeat(99_999) + "B")));
-    assert_eq!(other.bytes, big.bytes);
-    assert!(shared(&big, &other) < 20);
-}
-
-#[test]
 fn completions_read_text_and_token_ids() {
     let text = prints_of(r#"{"model":"m","prompt":"abc"}"#, completion);
     assert_eq!(text.bytes, 2 + 3);
@@ -124,11 +115,16 @@ fn deep_nesting_costs_neither_the_stack_nor_the_request() {
             format!(r#"{{"messages":[{{"role":"user","content":{nest}}}]}}"#),
             format!(r#"{{"messages":[{{"role":"user","content":[{nest}]}}]}}"#),
             format!(r#"{{"messages":[{{"role":"user","content":[{{"image_url":{nest}}}]}}]}}"#),
+            format!(r#"{{"messages":[{{"role":"user","content":[{{"content":{nest},"source":{nest}}}]}}]}}"#),
             format!(r#"{{"messages":[],"prompt":{nest}}}"#),
+            format!(r#"{{"messages":[],"input":[{{"role":"user","content":{nest}}},{{"output":{nest},"x":{nest}}}]}}"#),
+            format!(r#"{{"messages":[],"system":{nest},"thinking":{nest},"image_data":{nest},"text":{nest}}}"#),
         ] {
             let request = read(body.as_bytes()).unwrap();
             assert!(chat(&request, Chain::new(1, 64, 1 << 20)).is_ok());
-            assert!(completion(&request, Chain::new(1, 64, 1 << 20)).is_ok());
+            for kind in [completion, anthropic, generate, responses] {
+                assert!(kind(&request, Chain::new(1, 64, 1 << 20)).is_ok());
+            }
         }
     }
 }
@@ -147,9 +143,14 @@ fn nulls_and_spacing_in_parts_do_not_show() {
 proptest! {
     #[test]
     fn arbitrary_text_never_panics(text in "[\\[\\]{}:,\"\\\\a-z0-9 ]{0,80}") {
-        let body = format!(r#"{{"messages":[{{"role":"user","content":{text}}}],"tools":{text}}}"#);
+        let body = format!(r#"{{"messages":[{{"role":"assistant","content":{text}}},{text}],"tools":{text},"input":[{text},{{"type":"a_call","output":{text}}}],"system":{text}}}"#);
         if let Ok(request) = read(body.as_bytes()) {
-            let _unused = chat(&request, Chain::new(1, 16, 4096));
+            for kind in [chat, anthropic, completion, generate, responses] {
+                let _unused = kind(&request, Chain::new(1, 16, 4096));
+            }
+            for endpoint in Endpoint::ALL {
+                let _unused = anchor(endpoint, &request, 1);
+            }
         }
     }
 

@@ -1,7 +1,6 @@
 //! Properties that every choice keeps, and the published rule worked through by hand.
 
 use super::*;
-use crate::policy::estimate::START;
 use crate::types::Basis;
 use proptest::prelude::*;
 
@@ -16,8 +15,9 @@ fn params(policy: PolicyKind, basis: Basis) -> Params {
 }
 
 fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
-    let prospect = Prospect { rates: START, queue_ms: f64::from(load) * 100.0, requests: f64::from(load) };
-    Candidate { id: ReplicaId(id), healthy: true, overlap, load, prospect }
+    let n = f64::from(load);
+    let prospect = Prospect { queue_ms: n * 100.0, waiting: n, ..Prospect::IDLE };
+    Candidate { id: ReplicaId(id), healthy: true, overlap, tail: 0.0, load, prospect }
 }
 
 fn winner(candidates: &[Candidate], params: &Params, salt: u64) -> (u16, Reason) {

@@ -14,6 +14,11 @@ fn overlaps(index: &PrefixIndex, chain: &[u64]) -> [u32; 131] {
     out
 }
 
+/// Holds at one and the same moment; returns what was held before.
+fn hold(index: &mut PrefixIndex, chain: &[u64], replica: ReplicaId) -> usize {
+    index.hold(chain, replica, 0).0
+}
+
 /// The chain of a prompt that follows `path` through a tree of blocks.
 fn chain(path: &[u8]) -> Vec<u64> {
     let mut print = 1;
@@ -28,12 +33,12 @@ fn chain(path: &[u8]) -> Vec<u64> {
 #[test]
 fn one_walk_answers_for_every_replica() {
     let mut index = PrefixIndex::new(1 << 20);
-    assert_eq!(index.hold(&chain(&[1, 2, 3, 4]), A), 0);
-    assert_eq!(index.hold(&chain(&[1, 2]), B), 0);
-    assert_eq!(index.hold(&chain(&[1, 2, 9]), FAR), 0);
+    assert_eq!(hold(&mut index, &chain(&[1, 2, 3, 4]), A), 0);
+    assert_eq!(hold(&mut index, &chain(&[1, 2]), B), 0);
+    assert_eq!(hold(&mut index, &chain(&[1, 2, 9]), FAR), 0);
     let seen = overlaps(&index, &chain(&[1, 2, 3, 4, 5]));
     assert_eq!((seen[0], seen[1], seen[130], seen[64]), (4, 2, 2, 0));
-    assert_eq!(index.hold(&chain(&[1, 2, 3]), B), 2);
+    assert_eq!(hold(&mut index, &chain(&[1, 2, 3]), B), 2);
     assert_eq!(overlaps(&index, &chain(&[1, 2, 3, 4]))[1], 3);
     assert_eq!(overlaps(&index, &[])[0], 0);
     assert_eq!(index.blocks(), 5);
@@ -42,8 +47,8 @@ fn one_walk_answers_for_every_replica() {
 #[test]
 fn withdrawing_and_forgetting_leave_the_others_alone() {
     let mut index = PrefixIndex::new(1 << 20);
-    index.hold(&chain(&[1, 2, 3]), A);
-    index.hold(&chain(&[1, 2, 3]), B);
+    hold(&mut index, &chain(&[1, 2, 3]), A);
+    hold(&mut index, &chain(&[1, 2, 3]), B);
     index.withdraw(&chain(&[1, 2, 3]), 1, A);
     let seen = overlaps(&index, &chain(&[1, 2, 3]));
     assert_eq!((seen[0], seen[1]), (1, 3));
@@ -55,7 +60,7 @@ fn withdrawing_and_forgetting_leave_the_others_alone() {
 #[test]
 fn a_withdrawn_block_without_holders_is_gone() {
     let mut index = PrefixIndex::new(1 << 20);
-    index.hold(&chain(&[1, 2, 3]), A);
+    hold(&mut index, &chain(&[1, 2, 3]), A);
     index.withdraw(&chain(&[1, 2, 3]), 0, A);
     assert_eq!(index.blocks(), 0);
 }
@@ -65,7 +70,7 @@ fn the_trunk_outlives_its_twigs() {
     let mut index = PrefixIndex::new(1 << 20);
     index.max_blocks = 12;
     for twig in 0..50 {
-        index.hold(&chain(&[1, 2, 3, 4, 100 + twig, 7, 8]), A);
+        hold(&mut index, &chain(&[1, 2, 3, 4, 100 + twig, 7, 8]), A);
     }
     assert_eq!(overlaps(&index, &chain(&[1, 2, 3, 4, 149, 7, 8]))[0], 7);
     assert_eq!(overlaps(&index, &chain(&[1, 2, 3, 4]))[0], 4);
@@ -77,12 +82,12 @@ fn a_longer_turn_does_not_push_out_its_own_beginning() {
     let mut index = PrefixIndex::new(1 << 20);
     index.max_blocks = 40;
     let session: Vec<u8> = (0..30).collect();
-    index.hold(&chain(&session[..12]), A);
-    index.hold(&chain(&session[..12]), B);
+    hold(&mut index, &chain(&session[..12]), A);
+    hold(&mut index, &chain(&session[..12]), B);
     for other in 100..112 {
-        index.hold(&chain(&[other, 1]), A);
+        hold(&mut index, &chain(&[other, 1]), A);
     }
-    assert_eq!(index.hold(&chain(&session), A), 12);
+    assert_eq!(hold(&mut index, &chain(&session), A), 12);
     let seen = overlaps(&index, &chain(&session));
     assert_eq!((seen[0], seen[1]), (30, 12));
     index.withdraw(&chain(&session), 12, A);
@@ -94,7 +99,7 @@ fn a_chain_larger_than_the_index_is_held_as_far_as_it_fits() {
     let mut index = PrefixIndex::new(1 << 20);
     index.max_blocks = 10;
     let path: Vec<u8> = (0..30).collect();
-    index.hold(&chain(&path), A);
+    hold(&mut index, &chain(&path), A);
     assert_eq!((index.blocks(), overlaps(&index, &chain(&path))[0]), (10, 10));
 }
 
@@ -115,7 +120,7 @@ proptest! {
         for (seed, blocks, replica) in prompts {
             let print = |n: u64| (seed * 1000 + n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let prints: Vec<u64> = (0..blocks as u64).map(print).collect();
-            index.hold(&prints, ReplicaId(replica));
+            hold(&mut index, &prints, ReplicaId(replica));
             prop_assert!(index.bytes() <= budget, "{} > {budget}", index.bytes());
         }
     }
@@ -131,7 +136,7 @@ proptest! {
                 0 => { index.forget(ReplicaId(replica)); held.clear(); }
                 _ => {
                     let before = prints.iter().take_while(|p| held.contains(p)).count();
-                    prop_assert_eq!(index.hold(&prints, ReplicaId(replica)), before);
+                    prop_assert_eq!(hold(&mut index, &prints, ReplicaId(replica)), before);
                     held.extend(&prints);
                 }
             }

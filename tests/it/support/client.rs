@@ -127,6 +127,15 @@ pub(crate) async fn get(addr: SocketAddr, path: &str) -> std::io::Result<Answer>
     h1.answer().await
 }
 
+/// One POST on a connection of its own, with the part that the engine should play.
+pub(crate) async fn post(addr: SocketAddr, path: &str, play: &str, body: &str) -> std::io::Result<Answer> {
+    let mut h1 = H1::connect(addr).await?;
+    let head = chat_head(&format!("x-play: {play}\r\ncontent-length: {}\r\n", body.len()));
+    let head = head.replacen("/v1/chat/completions", path, 1);
+    h1.stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await?;
+    h1.answer().await
+}
+
 /// One chat request on a connection of its own, with the part that the engine should play.
 pub(crate) async fn chat(addr: SocketAddr, play: &str, body: &[u8]) -> std::io::Result<Answer> {
     begin_chat(addr, play, body).await?.answer().await

@@ -18,7 +18,7 @@ pub(crate) struct Start<'a> {
     pub(crate) upstreams: &'a [SocketAddr],
     /// Replicas as the file writes them.
     pub(crate) replicas: &'a [String],
-    /// YAML without `fleet`, `listen` and `health`.
+    /// YAML without `fleet`, `listen` and `health`; it may begin with further keys of `health`, indented by two.
     pub(crate) config: &'a str,
     pub(crate) env: &'a [(&'a str, &'a str)],
     /// Where clients connect, if the environment must know it.

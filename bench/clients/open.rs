@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Ask, Clients, Purpose};
+use super::{Ask, Clients, Prompt, Purpose};
 use crate::num::{Rng, size, to_size};
-use crate::sim::content::Text;
 
 /// Tokens of a block of a trace.
 const TRACE_BLOCK: usize = 512;
@@ -31,7 +30,7 @@ impl Rag {
     }
 }
 
-impl Clients for Rag {
+impl<P: Prompt> Clients<P> for Rag {
     fn start(&self) -> Vec<(f64, usize)> {
         let mut rng = Rng::of(&[self.seed, Purpose::Start as u64]);
         let mut now = 0.0;
@@ -42,9 +41,9 @@ impl Clients for Rag {
         times.enumerate().map(|(id, at)| (at, id)).collect()
     }
 
-    fn wake(&mut self, id: usize, out: &mut Vec<Ask>) {
+    fn wake(&mut self, id: usize, out: &mut Vec<Ask<P>>) {
         let mut rng = Rng::of(&[self.seed, Purpose::Turn as u64, id as u64]);
-        let mut prompt = Text::default();
+        let mut prompt = P::default();
         prompt.push(Rng::of(&[self.seed, Purpose::Shared as u64, rng.next() % 3]).next(), 1500);
         prompt.push(rng.next(), size(rng.between(4e3, 16e3)));
         let answer = (rng.next(), size(rng.between(100.0, 400.0)));
@@ -56,7 +55,7 @@ impl Clients for Rag {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Line {
     timestamp: f64,
     input_length: usize,
@@ -107,20 +106,30 @@ impl Trace {
         Ok(Self { requests })
     }
 
+    /// What arrives from this ms on, so much faster, and no more than so many requests. It starts at 0 again.
+    pub(crate) fn part(&self, from: f64, speed: f64, most: Option<usize>) -> Self {
+        let late = self.requests.iter().filter(|(line, _)| line.timestamp >= from);
+        let moved = late.map(|(line, session)| {
+            let timestamp = (line.timestamp - from) / speed;
+            (Line { timestamp, ..line.clone() }, *session)
+        });
+        Self { requests: moved.take(most.unwrap_or(usize::MAX)).collect() }
+    }
+
     /// When the last request arrives, ms.
     pub(crate) fn length(&self) -> f64 {
         self.requests.iter().map(|(line, _)| line.timestamp).fold(0.0, f64::max)
     }
 }
 
-impl Clients for Arc<Trace> {
+impl<P: Prompt> Clients<P> for Arc<Trace> {
     fn start(&self) -> Vec<(f64, usize)> {
         self.requests.iter().enumerate().map(|(id, (line, _))| (line.timestamp, id)).collect()
     }
 
-    fn wake(&mut self, id: usize, out: &mut Vec<Ask>) {
+    fn wake(&mut self, id: usize, out: &mut Vec<Ask<P>>) {
         let (line, session) = &self.requests[id];
-        let (mut prompt, mut left) = (Text::default(), line.input_length);
+        let (mut prompt, mut left) = (P::default(), line.input_length);
         for block in &line.hash_ids {
             prompt.push(*block, left.min(TRACE_BLOCK));
             left = left.saturating_sub(TRACE_BLOCK);
@@ -146,10 +155,21 @@ mod tests {
         let mut trace = Arc::new(Trace::parse(text).unwrap());
         assert_eq!(trace.requests.iter().map(|(_, session)| *session).collect::<Vec<_>>(), [0, 1, 0]);
         assert_eq!(trace.length(), 20.0);
-        let mut out = Vec::new();
+        let mut out: Vec<Ask> = Vec::new();
         (0..3).for_each(|id| trace.wake(id, &mut out));
         assert_eq!(out[0].prompt.tokens(), 1100);
         assert_eq!(out[0].prompt.chain()[..4], out[2].prompt.chain()[..4]);
         assert!(Trace::parse("{}").is_err());
+    }
+
+    #[test]
+    fn a_part_keeps_sessions_and_is_faster() {
+        let line =
+            |at: u64| format!(r#"{{"timestamp": {at}, "input_length": 9, "output_length": 5, "hash_ids": [4]}}"#);
+        let trace = Trace::parse(&[0, 1000, 3000, 5000].map(line).join("\n")).unwrap();
+        let part = Arc::new(trace.part(1000.0, 2.0, Some(2)));
+        assert_eq!(Clients::<crate::sim::content::Text>::start(&part), [(0.0, 0), (1000.0, 1)]);
+        assert!(part.requests.iter().all(|(_, session)| *session == 0));
+        assert_eq!(trace.part(0.0, 1.0, None).requests.len(), 4);
     }
 }

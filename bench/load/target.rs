@@ -12,11 +12,11 @@ use crate::num::to_size;
 /// How turns are spread over several addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Spread {
-    /// each developer keeps to one address
+    /// each developer or session keeps to one address
     Sticky,
     /// the next address each turn
     Rotate,
-    /// the address with the fewest open requests; ties by developer and turn
+    /// the address with the fewest open requests; ties by turn
     Least,
 }
 
@@ -62,13 +62,13 @@ impl Target {
         if hosts.is_empty() { Err("no target".to_owned()) } else { Ok(Self { hosts, spread }) }
     }
 
-    /// Takes the address for this turn.
-    pub(crate) fn seat(&self, developer: usize, number: u64) -> Seat {
-        let turn = developer.wrapping_add(to_size(number));
+    /// Takes the address for this turn of a session; `number` counts what rotates.
+    pub(crate) fn seat(&self, session: u64, number: u64) -> Seat {
         let count = self.hosts.len();
+        let (session, turn) = (to_size(session % count as u64), to_size(number % count as u64));
         let at = match self.spread {
-            Spread::Sticky => developer % count,
-            Spread::Rotate => turn % count,
+            Spread::Sticky => session,
+            Spread::Rotate => turn,
             Spread::Least => {
                 let open = |at: &usize| self.hosts[*at].1.load(Ordering::Relaxed);
                 (0..count).map(|step| (turn + step) % count).min_by_key(open).unwrap_or(0)
@@ -92,7 +92,7 @@ mod tests {
         let sticky = target(Spread::Sticky);
         assert_eq!((sticky.seat(3, 0).host(), sticky.seat(3, 1).host()), ("b:2", "b:2"));
         let rotate = target(Spread::Rotate);
-        assert_eq!((rotate.seat(3, 0).host(), rotate.seat(3, 1).host()), ("b:2", "a:1"));
+        assert_eq!((rotate.seat(3, 3).host(), rotate.seat(3, 4).host()), ("b:2", "a:1"));
         let least = target(Spread::Least);
         let first = least.seat(0, 0);
         assert_eq!((first.host(), least.seat(0, 0).host()), ("a:1", "b:2"));

@@ -1,9 +1,8 @@
 //! People who talk to an application: a system prompt that all its users share, short turns, reading in between; then
 //! somebody else. With other sizes the same is decode-bound work.
 
-use super::{Ask, Clients, Purpose, log_between};
+use super::{Ask, Clients, Prompt, Purpose, log_between};
 use crate::num::{Rng, size};
-use crate::sim::content::Text;
 
 /// Ranges of what is drawn, tokens or ms.
 #[derive(Debug, Clone, Copy)]
@@ -38,21 +37,21 @@ pub(crate) const DECODE: Shape = Shape {
 
 /// See the module header.
 #[derive(Debug)]
-pub(crate) struct Talk {
+pub(crate) struct Talk<P> {
     seed: u64,
     shape: Shape,
-    users: Vec<User>,
+    users: Vec<User<P>>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct User {
-    text: Text,
+struct User<P> {
+    text: P,
     session: u64,
     turn: u64,
     left: u64,
 }
 
-impl Talk {
+impl<P: Prompt> Talk<P> {
     pub(crate) fn new(shape: Shape, count: usize, seed: u64) -> Self {
         let mut all = Self { seed, shape, users: vec![User::default(); count] };
         (0..count).for_each(|id| all.open(id));
@@ -70,7 +69,7 @@ impl Talk {
         // some applications are used much more than others
         let app = size(self.shape.apps as f64 * rng.unit() * rng.unit());
         let mut shared = self.rng(Purpose::Shared, app, 0);
-        let mut text = Text::default();
+        let mut text = P::default();
         text.push(shared.next(), size(shared.between(self.shape.system.0, self.shape.system.1)));
         let left = crate::num::whole(rng.between(self.shape.turns.0, self.shape.turns.1 + 1.0));
         let turn = self.users[id].turn;
@@ -90,13 +89,13 @@ impl Talk {
     }
 }
 
-impl Clients for Talk {
+impl<P: Prompt> Clients<P> for Talk<P> {
     fn start(&self) -> Vec<(f64, usize)> {
         let at = |id| self.rng(Purpose::Start, id, 0).between(0.0, self.shape.think.1);
         (0..self.users.len()).map(|id| (at(id), id)).collect()
     }
 
-    fn wake(&mut self, id: usize, out: &mut Vec<Ask>) {
+    fn wake(&mut self, id: usize, out: &mut Vec<Ask<P>>) {
         let ((_, user, answer), (asks, says)) = (self.turn(id), self.names(id));
         let mut prompt = self.users[id].text.clone();
         prompt.push(asks, user);

@@ -1,5 +1,6 @@
-//! A client with one keep-alive connection, as an agent process has.
+//! A client with one keep-alive connection to each host it talks to, as an agent process has.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use http_body_util::BodyExt;
@@ -11,8 +12,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
+use super::body::Pieces;
 use super::sse::{Reader, Usage};
-use super::talk::Pieces;
 
 /// The authority of an `http://` URL.
 pub(crate) fn authority(url: &str) -> Result<&str, String> {
@@ -34,24 +35,26 @@ pub(crate) struct Reply {
     pub(crate) answer: String,
 }
 
-/// See the module header. Dropping it closes the connection.
+/// See the module header. Dropping it closes the connections.
 #[derive(Debug, Default)]
 pub(crate) struct Client {
     /// requests sent again because a kept connection turned out dead: normal when idle ones are closed, so it is no
     /// failure, but never hidden
     pub(crate) resent: usize,
-    open: Option<(String, SendRequest<Pieces>, JoinHandle<()>)>,
+    open: HashMap<String, (SendRequest<Pieces>, JoinHandle<()>)>,
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.close();
+        for (_, connection) in self.open.values() {
+            connection.abort();
+        }
     }
 }
 
 impl Client {
-    fn close(&mut self) {
-        if let Some((_, _, connection)) = self.open.take() {
+    fn close(&mut self, host: &str) {
+        if let Some((_, connection)) = self.open.remove(host) {
             connection.abort();
         }
     }
@@ -61,7 +64,7 @@ impl Client {
         let started = Instant::now();
         let result = self.chat_once(host, body, started).await;
         if result.is_err() {
-            self.close();
+            self.close(host);
         }
         result
     }
@@ -110,13 +113,13 @@ impl Client {
         path: &str,
         body: &Pieces,
     ) -> Result<Response<Incoming>, String> {
-        if self.open.as_ref().is_some_and(|(to, sender, _)| to == host && !sender.is_closed()) {
+        if self.open.get(host).is_some_and(|(sender, _)| !sender.is_closed()) {
             if let Ok(response) = self.try_send(host, method, path, body).await {
                 return Ok(response);
             }
             self.resent += 1;
         }
-        self.close();
+        self.close(host);
         self.connect(host).await?;
         self.try_send(host, method, path, body).await
     }
@@ -130,7 +133,7 @@ impl Client {
             // the request that is cut off by an error reports it
             let _: Result<(), hyper::Error> = connection.await;
         });
-        self.open = Some((host.to_owned(), sender, task));
+        self.open.insert(host.to_owned(), (sender, task));
         Ok(())
     }
 
@@ -141,7 +144,7 @@ impl Client {
         path: &str,
         body: &Pieces,
     ) -> Result<Response<Incoming>, String> {
-        let (_, sender, _) = self.open.as_mut().ok_or("not connected")?;
+        let (sender, _) = self.open.get_mut(host).ok_or("not connected")?;
         let request = Request::builder()
             .method(method)
             .uri(path)

@@ -3,9 +3,8 @@
 //! The branches arrive in the same instant, when nobody holds the prefix yet: a rule that only believes in finished
 //! prefills reads it ten times.
 
-use super::{Ask, Clients, Purpose};
+use super::{Ask, Clients, Prompt, Purpose};
 use crate::num::{Rng, size};
-use crate::sim::content::Text;
 
 const BRANCHES: u64 = 10;
 
@@ -26,15 +25,15 @@ impl Fanout {
     }
 }
 
-impl Clients for Fanout {
+impl<P: Prompt> Clients<P> for Fanout {
     fn start(&self) -> Vec<(f64, usize)> {
         (0..self.round.len()).map(|id| (self.rng(Purpose::Start, id, 0).between(0.0, 20e3), id)).collect()
     }
 
-    fn wake(&mut self, id: usize, out: &mut Vec<Ask>) {
+    fn wake(&mut self, id: usize, out: &mut Vec<Ask<P>>) {
         let round = self.round[id];
         let mut rng = self.rng(Purpose::Group, id, round);
-        let mut prefix = Text::default();
+        let mut prefix = P::default();
         prefix.push(self.rng(Purpose::Shared, 0, 0).next(), 2000);
         prefix.push(rng.next(), size(rng.between(20e3, 40e3)));
         for branch in 0..BRANCHES {

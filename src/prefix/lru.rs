@@ -1,0 +1,280 @@
+//! A replica's cache as it can be told from outside. Pure.
+//!
+//! Engines evict the least recently used block, and of one prompt the last block first. So a block is gone once more
+//! tokens than the cache holds were touched after its last use: its *distance* in the stack of an LRU cache, which a
+//! router can count from what it sent. Both its inputs are corrected by the cached tokens that answers report:
+//!
+//! * a block that was believed to be there and was not: all that was last used before it is gone too (the *floor*: this
+//!   also follows an emptied cache at once), and the cache is smaller than was believed;
+//! * a block that was believed to be gone and was there: the cache is larger.
+//!
+//! "Used" is told by the numbers of claims, which count over the whole fleet and wrap; a log of what each claim touched
+//! turns them into distances. A replica of known capacity starts with it; any other one with no limit.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+/// The number of a claim; wraps.
+pub type Stamp = u32;
+
+/// A run of blocks of a chain that were last used together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mark<Age> {
+    /// Blocks of the chain up to its end.
+    pub end: u32,
+    /// Its last use.
+    pub used: Age,
+    /// Whether one replica alone holds it, so that nobody else's use is taken for its own.
+    pub own: bool,
+}
+
+/// The runs of a chain.
+pub type Marks<Age = Stamp> = SmallVec<[Mark<Age>; 4]>;
+
+/// What one replica was seen to touch and to keep.
+#[derive(Clone, Debug)]
+pub struct LruModel {
+    /// Tokens that were last used at a claim, by claim, oldest first.
+    log: VecDeque<(Stamp, f64)>,
+    /// What the cache is believed to hold, in tokens.
+    keeps: f64,
+    capacity: f64,
+    /// The most tokens that a block was lately seen to outlive.
+    outlived: f64,
+    /// Nothing that was last used at this claim or before is there.
+    floor: Option<Stamp>,
+    /// Recently read tokens, and how many of them had been there before.
+    read: f64,
+    returned: f64,
+}
+
+/// Entries of the log; when it is full, those of its older half are joined two by two.
+const LOG: usize = 2048;
+/// One observation changes what is believed by this factor at most: it may be of its own kind.
+const STEP: f64 = 1.5;
+/// How much of the recent past one more answer makes the share of returning tokens forget.
+const KEPT: f64 = 0.97;
+
+impl Default for LruModel {
+    fn default() -> Self {
+        LruModel::new(None)
+    }
+}
+
+impl LruModel {
+    /// Of a replica whose cache holds `capacity` tokens, if that is known.
+    pub fn new(capacity: Option<f64>) -> Self {
+        let capacity = capacity.unwrap_or(f64::INFINITY);
+        LruModel {
+            log: VecDeque::new(),
+            keeps: capacity,
+            capacity,
+            outlived: 0.0,
+            floor: None,
+            read: 0.0,
+            returned: 0.0,
+        }
+    }
+
+    /// Sets the capacity in tokens.
+    pub fn set_capacity(&mut self, tokens: f64) {
+        if tokens.to_bits() != self.capacity.to_bits() {
+            self.capacity = tokens;
+            self.keeps = tokens;
+        }
+    }
+
+    /// The cache is empty. What was learned of its size stays.
+    pub fn empty(&mut self) {
+        self.log.clear();
+        self.floor = None;
+    }
+
+    /// Claim `now` touches a prompt of so many tokens, of which `runs` were touched before, `block` tokens a block.
+    pub fn touch(&mut self, now: Stamp, runs: &Marks, most: u32, block: f64, tokens: f64) {
+        let mut start = 0;
+        for run in runs {
+            let end = run.end.min(most);
+            self.take(run.used, f64::from(end.saturating_sub(start)) * block);
+            start = start.max(end);
+        }
+        if self.log.len() >= LOG {
+            self.join_older();
+        }
+        self.log.push_back((now, tokens));
+    }
+
+    /// So many tokens that were last used at claim `used`, or the last one before it here, are used again.
+    pub fn take(&mut self, used: Stamp, tokens: f64) {
+        let later = self.log.partition_point(|(at, _)| not_later(*at, used));
+        if let Some((_, left)) = later.checked_sub(1).and_then(|n| self.log.get_mut(n)) {
+            *left = (*left - tokens).max(0.0);
+        }
+    }
+
+    fn join_older(&mut self) {
+        let older = self.log.len() / 4;
+        for n in 0..older {
+            let (_, first) = self.log[2 * n];
+            let (at, second) = self.log[2 * n + 1];
+            self.log[n] = (at, first + second);
+        }
+        self.log.drain(older..2 * older);
+    }
+
+    /// The last claim touches so many tokens more: those of its answer.
+    pub fn touch_more(&mut self, tokens: f64) {
+        if let Some((_, last)) = self.log.back_mut() {
+            *last += tokens;
+        }
+    }
+
+    /// How many of the first `most` blocks of a chain are there, `block` tokens each.
+    pub fn held(&self, runs: &Marks, most: u32, block: f64) -> u32 {
+        let mut held = 0;
+        for run in runs {
+            if held >= most || self.floor.is_some_and(|f| not_later(run.used, f)) {
+                break;
+            }
+            let gone = (self.distance(run.used, self.keeps + f64::from(run.end - held) * block) - self.keeps) / block;
+            if gone > 0.0 {
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
+                let there = (f64::from(run.end - held) - gone).max(0.0) as u32;
+                return (held + there).min(most);
+            }
+            held = run.end;
+        }
+        held.min(most)
+    }
+
+    /// Tokens touched since claim `used` and at it, counted up to `enough`.
+    pub fn distance(&self, used: Stamp, enough: f64) -> f64 {
+        let mut sum = 0.0;
+        for (at, tokens) in self.log.iter().rev() {
+            sum += tokens;
+            if sum >= enough || not_later(*at, used) {
+                break;
+            }
+        }
+        sum
+    }
+
+    /// The share of recently read tokens that had been here before and were evicted: what one more token is likely to
+    /// drive out and have read again.
+    pub fn returning(&self) -> f64 {
+        if self.read > 0.0 { (self.returned / self.read).min(1.0) } else { 0.0 }
+    }
+
+    /// Of a prompt so many tokens were read, of which `returned` had been here before.
+    pub fn has_read(&mut self, tokens: f64, returned: f64) {
+        self.read = self.read * KEPT + tokens;
+        self.returned = self.returned * KEPT + returned.min(tokens);
+    }
+
+    /// A block was evicted at this distance from its last use at claim `used`.
+    pub fn was_evicted(&mut self, used: Stamp, distance: f64) {
+        let before = used.wrapping_sub(1);
+        if self.floor.is_none_or(|f| not_later(f, before)) {
+            self.floor = Some(before);
+        }
+        // a block that is gone much sooner than others stayed was not evicted: the cache was emptied
+        if distance < self.keeps && distance > self.outlived / 2.0 {
+            let touched: f64 = self.log.iter().map(|(_, tokens)| tokens).sum();
+            self.keeps = distance.max(self.keeps.min(touched) / STEP);
+        }
+    }
+
+    /// A block was kept at this distance from its last use at claim `used`.
+    pub fn was_kept(&mut self, used: Stamp, distance: f64) {
+        if self.floor.is_some_and(|f| not_later(used, f)) {
+            self.floor = Some(used.wrapping_sub(1));
+        }
+        self.outlived = distance.max(self.outlived * KEPT);
+        if distance > self.keeps {
+            self.keeps = distance.min(self.keeps * STEP).min(self.capacity);
+        }
+    }
+}
+
+/// Whether claim `a` was not later than `b`, as numbers that wrap tell.
+fn not_later(a: Stamp, b: Stamp) -> bool {
+    b.wrapping_sub(a) < Stamp::MAX / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BLOCK: f64 = 16.0;
+
+    fn run(end: u32, used: Stamp) -> Marks {
+        [Mark { end, used, own: true }].into_iter().collect()
+    }
+
+    proptest! {
+        /// Sessions of their own sizes, in any order, against an LRU cache of whole blocks.
+        #[test]
+        fn with_a_known_capacity_it_is_the_cache(turns in prop::collection::vec(0usize..6, 1..80), sizes in prop::array::uniform6(1u32..40), first in any::<Stamp>()) {
+            let capacity = 60u16;
+            let mut model = LruModel::new(Some(f64::from(capacity) * BLOCK));
+            let mut last = [None; 6];
+            let mut cache: Vec<(usize, u32)> = Vec::new();
+            for (n, session) in (0..).zip(turns) {
+                let (size, now) = (sizes[session], first.wrapping_add(n));
+                let held = cache.iter().filter(|(s, _)| *s == session).count();
+                cache.retain(|(s, _)| *s != session);
+                cache.extend((0..size).rev().map(|depth| (session, depth)));
+                cache.drain(..cache.len().saturating_sub(usize::from(capacity)));
+                let runs = last[session].map(|used| run(size, used)).unwrap_or_default();
+                let known = if runs.is_empty() { 0 } else { size };
+                prop_assert_eq!(model.held(&runs, known, BLOCK) as usize, held);
+                model.touch(now, &runs, known, BLOCK, f64::from(size) * BLOCK);
+                last[session] = Some(now);
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_log_is_thinned_and_still_tells_old_from_new() {
+        let mut model = LruModel::new(None);
+        for now in 0..3 * LOG as Stamp {
+            model.touch(now, &Marks::new(), 0, BLOCK, 100.0);
+        }
+        assert!(model.log.len() <= LOG);
+        let at = |used| model.distance(used, f64::MAX);
+        assert_eq!(at(0), 300.0 * LOG as f64);
+        assert!(at(3 * LOG as Stamp - 100) < at(LOG as Stamp) && at(LOG as Stamp) < at(10));
+    }
+
+    #[test]
+    fn a_capacity_is_learned_from_both_sides_and_an_emptied_cache_does_not_count() {
+        let mut model = LruModel::new(None);
+        for now in 0..100 {
+            model.touch(now, &Marks::new(), 0, BLOCK, 100.0);
+        }
+        for _ in 0..10 {
+            model.was_evicted(10, 4000.0);
+        }
+        assert_eq!((model.keeps, model.floor), (4000.0, Some(9)));
+        model.was_kept(5, 5000.0);
+        assert_eq!((model.keeps, model.floor), (5000.0, Some(4)));
+        model.was_evicted(50, 300.0);
+        assert_eq!((model.keeps, model.floor), (5000.0, Some(49)));
+    }
+
+    #[test]
+    fn what_returns_is_seen_and_forgotten() {
+        let mut model = LruModel::new(None);
+        assert_eq!(model.returning(), 0.0);
+        for _ in 0..100 {
+            model.has_read(1000.0, 900.0);
+        }
+        assert!((model.returning() - 0.9).abs() < 1e-9);
+        for _ in 0..300 {
+            model.has_read(1000.0, 0.0);
+        }
+        assert!(model.returning() < 0.01);
+    }
+}

@@ -1,0 +1,103 @@
+//! The data-parallel rank in a request: an engine with several ranks balances between them itself, by load, unless the
+//! request names one. SGLang reads the member `routed_dp_rank` of the body, vLLM the header `X-data-parallel-rank`;
+//! each ignores the other's, so both are sent.
+//!
+//! The rank is ramjet's to say. A caller's member of that name is taken out, and ours is the last: for a reader that takes
+//! the first of two as for one that takes the last. A caller's header goes wherever ranks are configured. What is
+//! streamed through, and what is no JSON object, has the header only.
+
+use super::body::Body;
+use crate::api::edit::LastMember;
+use pingora_error::Result;
+use pingora_http::RequestHeader;
+
+const MEMBER: &str = "routed_dp_rank";
+const HEADER: &str = "X-data-parallel-rank";
+
+/// Where the body names the rank.
+#[derive(Debug, Default)]
+pub(super) enum RankField {
+    /// No rank was to be named yet.
+    #[default]
+    Unsought,
+    /// It is not a body that could.
+    Nowhere,
+    /// Here.
+    At(LastMember),
+}
+
+impl RankField {
+    /// Names the rank of an attempt in the body, in the place of the last attempt's.
+    pub(super) fn write(&mut self, body: &mut Body, rank: Option<u32>) {
+        if let (RankField::Unsought, Some(_)) = (&*self, rank) {
+            self.seek(body);
+        }
+        if let RankField::At(place) = self {
+            let text = rank.map(|rank| format!("\"{MEMBER}\":{rank}")).unwrap_or_default();
+            body.edit(|bytes| place.write(bytes, &text));
+        }
+    }
+
+    fn seek(&mut self, body: &mut Body) {
+        *self = RankField::Nowhere;
+        body.edit(|mut bytes| {
+            if let Some(place) = LastMember::find(&mut bytes, MEMBER) {
+                *self = RankField::At(place);
+            }
+            bytes
+        });
+    }
+}
+
+/// Names the rank in the head; a caller's own word goes, whatever the replica.
+pub(super) fn name_rank(request: &mut RequestHeader, rank: Option<u32>) -> Result<()> {
+    match rank {
+        Some(rank) => request.insert_header(HEADER, rank.to_string()),
+        None => {
+            request.remove_header(HEADER);
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn every_attempt_names_its_own_rank() {
+        let held = |text: &'static str| Body::Held(Bytes::from_static(text.as_bytes()));
+        let mut body = held(r#"{"n":1.0,"routed_dp_rank":9}"#);
+        let mut field = RankField::default();
+        for (rank, want) in [
+            // before the first rank is named nothing is touched
+            (None, r#"{"n":1.0,"routed_dp_rank":9}"#),
+            (Some(3), r#"{"n":1.0,"routed_dp_rank":3}"#),
+            (Some(12), r#"{"n":1.0,"routed_dp_rank":12}"#),
+            (None, r#"{"n":1.0}"#),
+            (Some(0), r#"{"n":1.0,"routed_dp_rank":0}"#),
+        ] {
+            field.write(&mut body, rank);
+            assert_eq!(body.held().unwrap(), want);
+        }
+        let (mut body, mut field) = (held("not JSON"), RankField::default());
+        field.write(&mut body, Some(3));
+        assert_eq!(body.held().unwrap(), "not JSON");
+        let (mut body, mut field) = (Body::Untouched, RankField::default());
+        field.write(&mut body, Some(3));
+        assert!(body.held().is_none());
+    }
+
+    #[test]
+    fn a_callers_header_goes_in_any_case() {
+        for rank in [None, Some(5)] {
+            let mut request = RequestHeader::build("POST", b"/", None).unwrap();
+            request.append_header("x-DATA-parallel-RANK", "7").unwrap();
+            request.append_header("X-Data-Parallel-Rank", "8").unwrap();
+            name_rank(&mut request, rank).unwrap();
+            let left: Vec<_> = request.headers.get_all(HEADER).iter().map(|v| v.to_str().unwrap().to_owned()).collect();
+            assert_eq!(left, rank.map(|r: u32| r.to_string()).into_iter().collect::<Vec<_>>());
+        }
+    }
+}
