@@ -1,7 +1,7 @@
 //! Developers with coding agents: a harness prompt that many share, a text about the repository that a few share, a
 //! conversation that grows from 20k to 110k tokens and is then compacted to a summary.
 
-use super::{Ask, Clients, Purpose, log_between};
+use super::{Ask, Clients, Prompt, Purpose, log_between};
 use crate::num::{Rng, size};
 use crate::sim::content::Text;
 
@@ -105,7 +105,7 @@ impl Clients for Agents {
         let (user, answer) = (self.name(Purpose::User, id, number), self.name(Purpose::Answer, id, number));
         let agent = &mut self.agents[id];
         agent.text.push(user, turn.user);
-        agent.text.push(answer, turn.answer);
+        agent.text.answer(answer, turn.answer);
         agent.turn += 1;
         if agent.text.tokens() > CONTEXT {
             self.compact(id);

@@ -18,6 +18,10 @@ use crate::sim::content::Text;
 pub(crate) trait Prompt: Clone + Default {
     /// Appends `tokens` tokens of the content called `name`. Fewer tokens of a name are the start of more of it.
     fn push(&mut self, name: u64, tokens: usize);
+    /// Appends what was answered to all of it.
+    fn answer(&mut self, name: u64, tokens: usize) {
+        self.push(name, tokens);
+    }
 }
 
 /// One request of a client.

@@ -110,7 +110,7 @@ impl<P: Prompt> Clients<P> for Talk<P> {
         let ((mut rng, user, answer), (asks, says)) = (self.turn(id), self.names(id));
         let state = &mut self.users[id];
         state.text.push(asks, user);
-        state.text.push(says, answer);
+        state.text.answer(says, answer);
         state.turn += 1;
         state.left = state.left.saturating_sub(1);
         if state.left == 0 {

@@ -19,6 +19,7 @@ use ramjet::fleet::router::{Prompt, Router};
 use ramjet::policy::health::Thresholds;
 use ramjet::policy::score::{AffinityParams, LoadParams};
 use ramjet::policy::select::Params;
+use ramjet::prefix::fingerprint::Ends;
 use ramjet::prefix::residency::Size;
 use ramjet::proxy::{PromptShape, prepare};
 use ramjet::types::{Basis, PolicyKind, ReplicaId};
@@ -27,7 +28,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 /// A prompt of 1 MiB.
-const SIZE: Size = Size { prompt: 262_144.0, block: 512.0 };
+const SIZE: Size = Size { prompt: 262_144.0, block: 512.0, ends: Ends { previous: None, own: None } };
 
 const SHAPE: PromptShape = PromptShape { secret: 7, block_bytes: 2048, max_prefix_bytes: 2 << 20 };
 
@@ -97,6 +98,7 @@ fn decide(c: &mut Criterion) {
             }
             let bytes = body.len() as u64;
             let prompt = Prompt {
+                ends: Ends::default(),
                 chain: &chain,
                 body_bytes: bytes,
                 prompt_bytes: bytes,

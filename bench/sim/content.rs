@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use ramjet::prefix::fingerprint::{Ends, Place};
+
 use crate::clients::Prompt;
 use crate::num::mix;
 
@@ -25,6 +27,7 @@ pub(crate) struct Text {
     chain: Vec<u64>,
     state: u64,
     tokens: usize,
+    previous: Option<Place>,
 }
 
 impl Text {
@@ -42,6 +45,16 @@ impl Text {
                 self.chain.push(self.state);
             }
         }
+    }
+
+    /// Where its turns end, as a router computes it.
+    pub(crate) fn ends(&self) -> Ends {
+        Ends { previous: self.previous, own: Some(self.place()) }
+    }
+
+    fn place(&self) -> Place {
+        let blocks = u32::try_from(self.tokens / ROUTER_BLOCK).unwrap_or(u32::MAX);
+        Place { print: mix(self.state ^ self.tokens as u64), blocks }
     }
 
     /// Its length.
@@ -68,6 +81,11 @@ impl Text {
 
 impl Prompt for Text {
     fn push(&mut self, name: u64, tokens: usize) {
+        Self::push(self, name, tokens);
+    }
+
+    fn answer(&mut self, name: u64, tokens: usize) {
+        self.previous = Some(self.place());
         Self::push(self, name, tokens);
     }
 }

@@ -187,6 +187,7 @@ impl<'a> World<'a> {
             id: slot as u64,
             session: named.then_some(session),
             chain: prompt.fingerprints(),
+            ends: prompt.ends(),
             bytes: (prompt.tokens() * BYTES_PER_TOKEN) as u64,
         };
         let prompt_tokens = prompt.tokens();

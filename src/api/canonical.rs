@@ -64,10 +64,16 @@ fn conversation(request: &Request<'_>, system: Option<&[u8]>, mut chain: Chain) 
     }
     messages[..leading].iter().try_for_each(|m| message(m, &mut chain))?;
     rendered(request, &mut chain)?;
+    let mut was_generated = false;
     for m in &messages[leading..] {
         if chain.is_full() {
             break;
         }
+        let is_generated = m.role.is_some_and(|r| r.is("assistant"));
+        if is_generated && !was_generated {
+            chain.begin_answer();
+        }
+        was_generated = is_generated;
         message(m, &mut chain)?;
     }
     Ok(chain.finish())

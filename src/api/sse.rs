@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 /// The most data of one event that is kept.
 pub const MAX_EVENT: usize = 256 << 10;
-/// No protocol has longer names of events.
-const MAX_NAME: usize = 48;
+/// As much of an event's name as tells those apart that are told apart; longer ones are all content.
+const MAX_NAME: usize = 32;
 
 /// A complete event.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Event<'a> {
 pub struct Scanner {
     line: Vec<u8>,
     data: Vec<u8>,
-    /// The value of the `event` field, as far as it is of a usual length.
+    /// The value of the `event` field, at most [`MAX_NAME`] bytes of it.
     name: SmallVec<[u8; MAX_NAME]>,
     has_data: bool,
     too_large: bool,

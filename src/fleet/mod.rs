@@ -21,15 +21,18 @@ pub mod selection;
 use crate::api::catalogue::Catalogue;
 use crate::policy::cost::{Prospect, Tokens};
 use crate::policy::lane::{self, Lane};
-use crate::policy::select::{Candidate, Decision, Params, RouteRequest, select};
+use crate::policy::select::{Candidate, Decision, Params, select};
 use crate::policy::slow_start;
+use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::{Belief, Residency, Served};
+use crate::prefix::turns::Turn;
 use crate::types::ReplicaId;
 use clock::Clock;
 use models::Models;
 use parking_lot::RwLock;
 use pins::Pins;
 use replica::{Fit, Replica, ReplicaSpec};
+use selection::RouteKey;
 use smallvec::SmallVec;
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
@@ -156,9 +159,14 @@ impl Fleet {
         self.residency.write().forget(id);
     }
 
+    /// The prompt that ended at `end` was answered.
+    pub fn answered(&self, end: Place, turn: Turn) {
+        self.residency.write().answered(end, turn);
+    }
+
     /// An answer told how many tokens came from the cache; see [`Residency::report`].
-    pub fn report(&self, chain: &[u64], id: ReplicaId, belief: &Belief, served: Served) {
-        if !self.residency.write().report(chain, id, belief, served) {
+    pub fn report(&self, id: ReplicaId, belief: &Belief, served: Served) {
+        if !self.residency.write().report(id, belief, served) {
             return;
         }
         if let Some(replica) = self.replica(id) {
@@ -219,11 +227,10 @@ impl Fleet {
     fn choose<'a>(
         &self,
         pool: impl Iterator<Item = &'a Arc<Replica>>,
-        request: RouteRequest,
+        key: &RouteKey<'_>,
         chain: &[u64],
-        model: Option<&str>,
     ) -> Option<Decision> {
-        let candidates = self.candidates(pool, chain, &request, model);
+        let (request, candidates) = (key.request, self.candidates(pool, key, chain));
         let in_lane = |id| self.replica(id).is_some_and(|r| r.spec.role.in_lane);
         let lane = self.rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
         lane::choose(request, &candidates, &self.params, lane, |group| select(request, group, &self.params))
@@ -233,22 +240,29 @@ impl Fleet {
     fn candidates<'a>(
         &self,
         pool: impl Iterator<Item = &'a Arc<Replica>>,
+        key: &RouteKey<'_>,
         chain: &[u64],
-        request: &RouteRequest,
-        model: Option<&str>,
     ) -> SmallVec<[Candidate; 8]> {
+        let (model, block) = (key.model, key.request.tokens.block);
         let mut overlaps: SmallVec<[u32; 64]> = smallvec::smallvec![0; self.replicas.len()];
         let residency = self.residency.read();
         if !chain.is_empty() {
-            residency.walk(chain, request.tokens.block, &mut overlaps);
+            residency.walk(chain, block, &mut overlaps);
         }
         let now = self.clock.now();
         let window = self.rules.slow_start.as_secs_f64() * 1000.0;
+        let turn = residency.turn(key.previous);
+        // what was evicted of the prompt took its end along
+        let ends = |overlap: u32| key.previous.is_some_and(|place| overlap >= place.blocks);
+        let tail = |id, overlap: u32| match turn {
+            Some(turn) if turn.replica == id && ends(overlap) => turn.after(overlap as usize, block),
+            _ => 0.0,
+        };
         let candidate = |r: &Replica| Candidate {
             id: r.id,
             healthy: r.is_healthy(),
             overlap: overlaps[r.id.index()],
-            tail: residency.tail(chain, overlaps[r.id.index()], r.id),
+            tail: tail(r.id, overlaps[r.id.index()]),
             load: r.load(),
             prospect: Prospect { returning: residency.returning(r.id), ..r.prospect(now) },
         };
@@ -278,6 +292,8 @@ mod tests {
     use super::*;
     use crate::policy::cost::Tokens;
     use crate::policy::score::{AffinityParams, LoadParams};
+    use crate::policy::select::RouteRequest;
+    use crate::prefix::fingerprint::Ends;
     use crate::prefix::residency::Size;
     use crate::types::{Basis, PolicyKind};
 
@@ -314,15 +330,19 @@ mod tests {
         let (fleet, chain) = (fleet(), Arc::from((1..=64).collect::<Vec<u64>>()));
         let loads = |load: u32| {
             fleet.replicas().iter().for_each(|r| r.load.store(load, Relaxed));
-            let seen = fleet.candidates(fleet.replicas().iter(), &[], &REQUEST, None);
+            let seen = fleet.candidates(
+                fleet.replicas().iter(),
+                &RouteKey { request: REQUEST, model: None, previous: None },
+                &[],
+            );
             (seen[0].load, seen[1].load)
         };
         assert_eq!(loads(3), (3, 3));
-        let size = Size { prompt: 64.0 * 512.0, block: 512.0 };
+        let size = Size { prompt: 64.0 * 512.0, block: 512.0, ends: Ends::default() };
         for _ in 0..3 {
             let (claim, belief) = fleet.residency.write().claim(&chain, size, ReplicaId(0));
             fleet.residency.write().confirm(claim);
-            fleet.report(&chain, ReplicaId(0), &belief, Served { prompt: 64.0 * 512.0, cached: 0.0, output: 1.0 });
+            fleet.report(ReplicaId(0), &belief, Served { prompt: 64.0 * 512.0, cached: 0.0, output: 1.0 });
         }
         assert_eq!(loads(0), (0, 0));
         let (emptied, other) = loads(3);

@@ -7,6 +7,7 @@ use super::reservation::{Reservation, Share};
 use super::selection::{CacheAware, RouteKey, encode, take_decision};
 use crate::policy::cost::Tokens;
 use crate::policy::select::{Decision, Ranked, RouteRequest};
+use crate::prefix::fingerprint::Ends;
 use crate::prefix::residency::Size;
 use crate::types::ReplicaId;
 use parking_lot::Mutex;
@@ -30,6 +31,8 @@ pub struct Router {
 pub struct Prompt<'a> {
     /// Its fingerprints; empty when there is nothing to go by.
     pub chain: &'a Arc<[u64]>,
+    /// Where its turns end.
+    pub ends: Ends,
     /// Size of the body in bytes.
     pub body_bytes: u64,
     /// Canonical bytes of the prompt; 0 when it was not read.
@@ -75,7 +78,7 @@ impl Router {
             tokens: Tokens::default(),
             salt: self.turns.fetch_add(1, Relaxed),
         };
-        let key = encode(RouteKey { request, model: prompt.model }, prompt.chain);
+        let key = encode(RouteKey { request, model: prompt.model, previous: prompt.ends.previous }, prompt.chain);
         let _booking = self.booking.lock();
         // the ranking has weighed health already, failing open included
         self.balancer.select_with(&key, 1, |_, _| true)?;
@@ -94,7 +97,7 @@ impl Router {
         let share = Share { units: ranked.units, prefill_ms: ranked.price.prefill, streams: prompt.streams };
         let reservation = Reservation::new(replica, share, self.fleet.clock());
         let tokens = self.fleet.tokens(prompt.prompt_bytes, prompt.model);
-        let size = Size { prompt: tokens.prompt, block: tokens.block };
+        let size = Size { prompt: tokens.prompt, block: tokens.block, ends: prompt.ends };
         Some((reservation, ClaimGuard::new(&self.fleet, prompt.chain, size, ranked.id)))
     }
 }

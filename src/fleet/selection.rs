@@ -8,6 +8,7 @@ use super::Fleet;
 use super::replica::Replica;
 use crate::policy::cost::Tokens;
 use crate::policy::select::{Decision, RouteRequest};
+use crate::prefix::fingerprint::Place;
 use crate::types::ReplicaId;
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::selection::{BackendIter, BackendSelection};
@@ -32,12 +33,16 @@ pub struct RouteKey<'a> {
     pub request: RouteRequest,
     /// The model asked for.
     pub model: Option<&'a str>,
+    /// Where the prompt of the turn before ended.
+    pub previous: Option<Place>,
 }
 
-const HEADER: usize = 28;
+const HEADER: usize = 40;
+const NO_TURN: u32 = u32::MAX;
 const NO_MODEL: u32 = u32::MAX;
 
-/// Lays out a key: sizes of body and prompt, salt, length of the model's name (all little-endian), the name, the fingerprints.
+/// Lays out a key: sizes of body and prompt, salt, the end of the turn before, length of the model's name (all
+/// little-endian), the name, the fingerprints.
 pub fn encode(key: RouteKey<'_>, chain: &[u64]) -> Vec<u8> {
     let model = key.model.unwrap_or_default();
     let length = key.model.map_or(NO_MODEL, |m| u32::try_from(m.len()).unwrap_or(NO_MODEL));
@@ -45,6 +50,9 @@ pub fn encode(key: RouteKey<'_>, chain: &[u64]) -> Vec<u8> {
     out.extend_from_slice(&key.request.body_bytes.to_le_bytes());
     out.extend_from_slice(&key.request.prompt_bytes.to_le_bytes());
     out.extend_from_slice(&key.request.salt.to_le_bytes());
+    let previous = key.previous.unwrap_or(Place { print: 0, blocks: NO_TURN });
+    out.extend_from_slice(&previous.print.to_le_bytes());
+    out.extend_from_slice(&previous.blocks.to_le_bytes());
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(model.as_bytes());
     out.extend(chain.iter().flat_map(|print| print.to_le_bytes()));
@@ -56,6 +64,9 @@ fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
     let (body_bytes, rest) = key.split_first_chunk::<8>()?;
     let (prompt_bytes, rest) = rest.split_first_chunk::<8>()?;
     let (salt, rest) = rest.split_first_chunk::<8>()?;
+    let (print, rest) = rest.split_first_chunk::<8>()?;
+    let (blocks, rest) = rest.split_first_chunk::<4>()?;
+    let previous = Place { print: u64::from_le_bytes(*print), blocks: u32::from_le_bytes(*blocks) };
     let (length, rest) = rest.split_first_chunk::<4>()?;
     let length = u32::from_le_bytes(*length);
     let (model, prints) = if length == NO_MODEL {
@@ -72,7 +83,8 @@ fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
         tokens: Tokens::default(),
         salt: u64::from_le_bytes(*salt),
     };
-    Some((RouteKey { request, model }, prints.iter().map(|p| u64::from_le_bytes(*p)).collect()))
+    let previous = Some(previous).filter(|p| p.blocks != NO_TURN);
+    Some((RouteKey { request, model, previous }, prints.iter().map(|p| u64::from_le_bytes(*p)).collect()))
 }
 
 /// A backend of this replica. The weight is what tells replicas apart that share an address.
@@ -129,7 +141,7 @@ impl CacheAware {
         let (mut key, chain) = decode(key)?;
         let bytes = if chain.is_empty() { key.request.body_bytes } else { key.request.prompt_bytes };
         key.request.tokens = fleet.tokens(bytes, key.model);
-        fleet.choose(self.members.iter().map(|(_, replica)| replica), key.request, &chain, key.model)
+        fleet.choose(self.members.iter().map(|(_, replica)| replica), &key, &chain)
     }
 }
 
@@ -151,8 +163,10 @@ mod tests {
         let request =
             RouteRequest { body_bytes: 7, prompt_bytes: 5, blocks: 3, tokens: Tokens::default(), salt: u64::MAX };
         for model in [None, Some(""), Some("größe")] {
-            let key = RouteKey { request, model };
-            assert_eq!(decode(&encode(key, &[1, 2, 3])), Some((key, vec![1, 2, 3])));
+            for previous in [None, Some(Place { print: u64::MAX, blocks: 7 })] {
+                let key = RouteKey { request, model, previous };
+                assert_eq!(decode(&encode(key, &[1, 2, 3])), Some((key, vec![1, 2, 3])));
+            }
         }
         assert_eq!(decode(b"short"), None);
     }

@@ -9,6 +9,24 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+/// A place in a canonical prompt that need not be the end of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The keyed hash of everything before it.
+    pub print: u64,
+    /// Full blocks before it.
+    pub blocks: u32,
+}
+
+/// Where the turns of a conversation end; `None` beyond what is fingerprinted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// The prompt of the turn before this one; `None` in a first turn.
+    pub previous: Option<Place>,
+    /// This one.
+    pub own: Option<Place>,
+}
+
 /// The fingerprints of a prompt, first block first, and its canonical length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprints {
@@ -18,6 +36,8 @@ pub struct Fingerprints {
     pub bytes: u64,
     /// The prompt is longer than what is fingerprinted, and perhaps than what was pushed.
     pub is_cut: bool,
+    /// Where turns end.
+    pub ends: Ends,
 }
 
 /// Takes canonical bytes in pieces and hashes them block by block.
@@ -73,6 +93,17 @@ impl Chain {
         self.block.extend_from_slice(blocks.remainder());
     }
 
+    /// What comes next was generated: the prompt that it answered ends here.
+    pub fn begin_answer(&mut self) {
+        self.out.ends.previous = self.place();
+    }
+
+    /// Where the prompt has come to.
+    fn place(&self) -> Option<Place> {
+        let blocks = u32::try_from(self.out.prints.len()).ok()?;
+        (!self.is_full()).then(|| Place { print: xxh3_64_with_seed(&self.block, !self.last), blocks })
+    }
+
     /// Whether nothing more will be hashed.
     pub fn is_full(&self) -> bool {
         self.out.prints.len() >= self.max_blocks
@@ -94,6 +125,7 @@ impl Chain {
     /// The fingerprints of the full blocks.
     pub fn finish(mut self) -> Fingerprints {
         self.out.is_cut = self.is_full();
+        self.out.ends.own = self.place();
         self.out
     }
 

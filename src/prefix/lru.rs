@@ -239,13 +239,14 @@ mod tests {
     #[test]
     fn a_long_log_is_thinned_and_still_tells_old_from_new() {
         let mut model = LruModel::new(None);
-        for now in 0..3 * LOG as Stamp {
+        let all = Stamp::try_from(LOG).unwrap();
+        for now in 0..3 * all {
             model.touch(now, &Marks::new(), 0, BLOCK, 100.0);
         }
         assert!(model.log.len() <= LOG);
         let at = |used| model.distance(used, f64::MAX);
         assert_eq!(at(0), 300.0 * LOG as f64);
-        assert!(at(3 * LOG as Stamp - 100) < at(LOG as Stamp) && at(LOG as Stamp) < at(10));
+        assert!(at(3 * all - 100) < at(all) && at(all) < at(10));
     }
 
     #[test]

@@ -8,4 +8,4 @@ pub mod index;
 pub mod lru;
 pub mod replica_set;
 pub mod residency;
-pub mod tails;
+pub mod turns;

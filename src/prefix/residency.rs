@@ -9,9 +9,10 @@
 //! evicted blocks get no credit; and one that denies, again and again, all of what it was believed to hold has lost its
 //! cache: restarted behind the same address, or flushed.
 
+use super::fingerprint::{Ends, Place};
 use super::index::PrefixIndex;
 use super::lru::{LruModel, Mark, Marks, Stamp};
-use super::tails::Tails;
+use super::turns::{Turn, Turns};
 use crate::types::ReplicaId;
 use std::sync::Arc;
 
@@ -36,13 +37,15 @@ pub struct Belief {
     block: f64,
 }
 
-/// The size of a prompt, in tokens.
+/// The size of a prompt, and where its turns end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Size {
-    /// All of it.
+    /// Its tokens.
     pub prompt: f64,
-    /// One of its blocks.
+    /// Tokens of one of its blocks.
     pub block: f64,
+    /// Where its turns end.
+    pub ends: Ends,
 }
 
 /// What an answer reports, in tokens.
@@ -60,7 +63,7 @@ pub struct Served {
 #[derive(Debug)]
 pub struct Residency {
     index: PrefixIndex,
-    tails: Tails,
+    turns: Turns,
     replicas: Vec<AtReplica>,
     next: u64,
 }
@@ -94,7 +97,7 @@ struct Pending {
 impl Residency {
     /// Nothing is held; the index uses at most `budget` bytes.
     pub fn new(budget: usize) -> Self {
-        Residency { index: PrefixIndex::new(budget), tails: Tails::default(), replicas: Vec::new(), next: 0 }
+        Residency { index: PrefixIndex::new(budget), turns: Turns::default(), replicas: Vec::new(), next: 0 }
     }
 
     /// How many leading blocks of `chain`, `block` tokens each, each replica holds or is about to hold.
@@ -107,11 +110,14 @@ impl Residency {
         }
     }
 
-    /// Tokens that `replica` holds after the first `overlap` blocks of `chain`, where a prompt that ended there was
-    /// answered by it: if this prompt goes on from there, it contains them.
-    pub fn tail(&self, chain: &[u64], overlap: u32, replica: ReplicaId) -> f64 {
-        let last = (overlap as usize).checked_sub(1).and_then(|n| chain.get(n));
-        last.map_or(0.0, |print| self.tails.get(*print, replica))
+    /// Who answered the turn before, whose prompt ended at this place.
+    pub fn turn(&self, previous: Option<Place>) -> Option<Turn> {
+        self.turns.get(previous?.print)
+    }
+
+    /// A prompt that ended at `end` was answered.
+    pub fn answered(&mut self, end: Place, turn: Turn) {
+        self.turns.set(end.print, turn);
     }
 
     /// Claims `chain` for `replica` as pending.
@@ -119,7 +125,10 @@ impl Residency {
         self.next += 1;
         let (number, now) = (self.next, stamp(self.next));
         let (added_from, marks) = self.index.hold(chain, replica, now);
-        let tail = self.tail(chain, u32::try_from(added_from).unwrap_or(u32::MAX), replica);
+        let tail = self
+            .turn(size.ends.previous)
+            .filter(|turn| turn.replica == replica)
+            .map(|t| t.after(added_from, size.block));
         let at = self.at(replica);
         let vouched = |other: &Pending| shared(chain, &other.chain) > other.added_from;
         let known = at.pending.iter().filter(|o| vouched(o)).map(|o| o.added_from).fold(added_from, usize::min);
@@ -129,7 +138,7 @@ impl Residency {
         let used = |m: &Mark<Stamp>| Mark { end: m.end, used: (m.used, at.lru.distance(m.used, f64::MAX)), own: m.own };
         let runs = marks.iter().map(used).collect();
         let there = u32::try_from(added_from).unwrap_or(u32::MAX);
-        if let Some(last) = marks.iter().rev().find(|m| m.end <= there) {
+        if let (Some(tail), Some(last)) = (tail, marks.iter().rev().find(|m| m.end <= there)) {
             at.lru.take(last.used, tail);
         }
         at.lru.touch(now, &marks, there, size.block, size.prompt);
@@ -171,11 +180,7 @@ impl Residency {
     /// The truth about a prompt that was just served: what was believed of it against what its answer tells. Blocks that
     /// were believed to be there and were not, or the other way round, teach what its replica keeps. Returns whether the
     /// replica has lost its cache, if that is news: an engine that never caches is not reported again and again.
-    pub fn report(&mut self, chain: &[u64], replica: ReplicaId, belief: &Belief, served: Served) -> bool {
-        if let Some(last) = chain.last() {
-            let blocks = f64::from(u32::try_from(chain.len()).unwrap_or(u32::MAX)) * belief.block;
-            self.tails.set(*last, replica, served.prompt + served.output - blocks);
-        }
+    pub fn report(&mut self, replica: ReplicaId, belief: &Belief, served: Served) -> bool {
         let at = self.at(replica);
         at.lru.has_served(belief, served);
         if belief.known < LEAST_PREDICTED {
@@ -211,7 +216,7 @@ impl Residency {
 
     /// Heap bytes of the index.
     pub fn bytes(&self) -> usize {
-        self.index.bytes() + self.tails.bytes()
+        self.index.bytes() + self.turns.bytes()
     }
 
     /// Blocks in the index.

@@ -12,6 +12,7 @@ use crate::fleet::reservation::Reservation;
 use crate::fleet::router::Prompt;
 use crate::policy::retry::{Failure, Verdict};
 use crate::policy::select::Decision;
+use crate::prefix::fingerprint::Ends;
 use crate::telemetry::metrics::InflightGuard;
 use crate::types::ReplicaId;
 use std::sync::Arc;
@@ -48,6 +49,8 @@ pub struct Context {
 #[derive(Default)]
 pub(super) struct PromptFacts {
     pub(super) chain: Option<Arc<[u64]>>,
+    /// Where its turns end.
+    pub(super) ends: Ends,
     pub(super) model: Option<String>,
     /// Size of the body as it came.
     pub(super) body_bytes: u64,
@@ -67,6 +70,7 @@ impl PromptFacts {
     pub(super) fn to_place<'a>(&'a self, chain: &'a Arc<[u64]>) -> Prompt<'a> {
         Prompt {
             chain,
+            ends: self.ends,
             body_bytes: self.body_bytes,
             prompt_bytes: self.prompt_bytes,
             model: self.model.as_deref(),

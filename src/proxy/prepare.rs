@@ -5,7 +5,7 @@ use crate::api::edit::strip_token_limits;
 use crate::api::endpoint::Endpoint;
 use crate::api::request::{self, Request};
 use crate::fleet::pins::id_key;
-use crate::prefix::fingerprint::{Chain, Fingerprints};
+use crate::prefix::fingerprint::{Chain, Ends, Fingerprints};
 use bytes::Bytes;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -26,6 +26,8 @@ pub struct PromptShape {
 pub struct Prepared {
     /// The fingerprints of the prompt.
     pub chain: Option<Arc<[u64]>>,
+    /// Where its turns end.
+    pub ends: Ends,
     /// Canonical bytes of the prompt; of one longer than what is fingerprinted, the bytes of the body.
     pub prompt_bytes: u64,
     /// The prompt begins with what an engine keeps: it has no fingerprints, and what the body holds is its end.
@@ -59,6 +61,7 @@ pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, strip_over
     let strips = matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
     Prepared {
         prompt_bytes: prints.as_ref().map_or(0, |p| if p.is_cut { body.len() as u64 } else { p.bytes }),
+        ends: prints.as_ref().map(|p| p.ends).unwrap_or_default(),
         chain: prints.map(|p| p.prints.into()),
         is_hidden,
         previous: previous.map(|id| id_key(&id.bytes(), shape.secret)),

@@ -95,6 +95,7 @@ impl Proxy {
         let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.strip_max_tokens_over);
         ctx.prompt = PromptFacts {
             chain: prepared.chain,
+            ends: prepared.ends,
             model: prepared.model,
             body_bytes: bytes.len() as u64,
             prompt_bytes: prepared.prompt_bytes,

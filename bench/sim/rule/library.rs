@@ -10,6 +10,7 @@ use ramjet::policy::estimate::{MODEL_START, ModelRates, Rates, START};
 use ramjet::policy::score::{AffinityParams, LoadParams};
 use ramjet::policy::select::{Candidate, Params, RouteRequest, select};
 use ramjet::prefix::residency::{Belief, Claim, Residency, Served, Size};
+use ramjet::prefix::turns::Turn;
 use ramjet::types::{Basis, PolicyKind, ReplicaId};
 
 use super::{Decision, End, First, Knowledge, Request, Rule};
@@ -78,7 +79,11 @@ impl Library {
             [seen.prompt_tokens, seen.cached_tokens, seen.output_tokens].map(|n| to_float(n as u64));
         self.model.observe_prompt(to_float(request.bytes), prompt);
         self.model.observe_output(output);
-        self.residency.report(&request.chain, id_of(booked.replica), &booked.belief, Served { prompt, cached, output });
+        let replica = id_of(booked.replica);
+        if let Some(end) = request.ends.own {
+            self.residency.answered(end, Turn { replica, tokens: prompt + output });
+        }
+        self.residency.report(replica, &booked.belief, Served { prompt, cached, output });
         let (Some(read), rates) = (booked.read, &mut self.rates[booked.replica]) else { return };
         rates.observe_prefill(prompt - cached, cached, read.took_ms);
         if seen.output_tokens >= 8 {
@@ -102,11 +107,18 @@ impl Rule for Library {
             output: self.model.output,
         };
         self.residency.walk(&request.chain, tokens.block, &mut overlaps);
+        let (turn, previous) = (self.residency.turn(request.ends.previous), request.ends.previous);
+        let tail = |slot: usize| match (turn, previous) {
+            (Some(turn), Some(end)) if turn.replica == id_of(slot) && overlaps[slot] >= end.blocks => {
+                turn.after(overlaps[slot] as usize, tokens.block)
+            }
+            _ => 0.0,
+        };
         let candidate = |slot: usize| Candidate {
             id: id_of(slot),
             healthy: know.healthy[slot],
             overlap: overlaps[slot],
-            tail: self.residency.tail(&request.chain, overlaps[slot], id_of(slot)),
+            tail: tail(slot),
             load: self.loads[slot],
             prospect: Prospect {
                 returning: self.residency.returning(id_of(slot)),
@@ -126,7 +138,7 @@ impl Rule for Library {
         let Some(first) = first else { return Decision::blind(0) };
         let replica = first.id.index();
         self.loads[replica] += first.units;
-        let weight = Size { prompt: tokens.prompt, block: tokens.block };
+        let weight = Size { prompt: tokens.prompt, block: tokens.block, ends: request.ends };
         let claimed = (!request.chain.is_empty()).then(|| self.residency.claim(&request.chain, weight, first.id));
         let (claim, belief) = claimed.unzip();
         let ticket = self.backlogs[replica].begin(now, first.price.prefill, true);

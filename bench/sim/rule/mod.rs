@@ -17,6 +17,7 @@ mod simple;
 
 use std::sync::Arc;
 
+use ramjet::prefix::fingerprint::Ends;
 use ramjet::types::{Basis, PolicyKind};
 
 use crate::engine::schedule::{Engine, Job};
@@ -30,6 +31,8 @@ pub(crate) struct Request {
     pub(crate) session: Option<u64>,
     /// fingerprints of its prompt, in the router's blocks
     pub(crate) chain: Arc<[u64]>,
+    /// where the turns of its prompt end
+    pub(crate) ends: Ends,
     /// size of its prompt
     pub(crate) bytes: u64,
 }

@@ -47,7 +47,7 @@ pub fn responses(request: &Request<'_>, mut chain: Chain) -> Result<Fingerprints
         message(&Message { role: Some(USER), content: Some(input), ..Message::default() }, chain_ref)?;
         return Ok(chain.finish());
     }
-    let mut is_leading = true;
+    let (mut is_leading, mut was_generated) = (true, false);
     Cursor::new(input).array(|cursor| {
         if chain_ref.is_full() {
             return cursor.skip().map(drop);
@@ -57,6 +57,11 @@ pub fn responses(request: &Request<'_>, mut chain: Chain) -> Result<Fingerprints
             is_leading = false;
             rendered(request, chain_ref)?;
         }
+        let is_generated = item.is_generated() || item.is("reasoning");
+        if is_generated && !was_generated {
+            chain_ref.begin_answer();
+        }
+        was_generated = is_generated;
         item.write(chain_ref)
     })?;
     if is_leading {

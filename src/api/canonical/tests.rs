@@ -7,6 +7,7 @@ mod pictures;
 use super::super::endpoint::Endpoint;
 use super::super::request::read;
 use super::*;
+use crate::prefix::fingerprint::Ends;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -52,6 +53,33 @@ fn a_longer_conversation_shares_all_of_the_shorter_one() {
     let (a, b) = (prints(&short), prints(&long));
     assert_eq!(shared(&a, &b), a.prints.len());
     assert!(b.prints.len() > a.prints.len());
+}
+
+/// The place where a turn's prompt ends is found again in the next turn, whatever the block.
+#[test]
+fn a_turn_knows_where_the_one_before_ended() {
+    let ends = |body: &Value, block| {
+        chat(&read(body.to_string().as_bytes()).unwrap(), Chain::new(1, block, 1 << 20)).unwrap().ends
+    };
+    let mut body = base();
+    body["messages"].as_array_mut().unwrap().truncate(2);
+    for block in [1, 16, 4096] {
+        let mut turns = vec![ends(&body, block)];
+        let mut next = body.clone();
+        for n in 0..3 {
+            let messages = next["messages"].as_array_mut().unwrap();
+            messages.push(json!({"role": "assistant", "content": format!("answer {n}")}));
+            messages.push(json!({"role": "tool", "tool_call_id": "c1", "content": "ok"}));
+            messages.push(json!({"role": "user", "content": "go on"}));
+            turns.push(ends(&next, block));
+        }
+        assert_eq!(turns[0].previous, None);
+        assert!(
+            turns.windows(2).all(|w| w[0].own.is_some() && w[1].previous == w[0].own && w[1].own != w[0].own),
+            "{turns:?}"
+        );
+    }
+    assert_eq!(chat(&read(body.to_string().as_bytes()).unwrap(), Chain::new(1, 8, 8)).unwrap().ends, Ends::default());
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn claim(r: &mut Residency, chain: &Arc<[u64]>) -> Claim {
 }
 
 fn believe(r: &mut Residency, chain: &Arc<[u64]>) -> (Claim, Belief) {
-    r.claim(chain, Size { prompt: chain.len() as f64 * BLOCK + 100.0, block: BLOCK }, R)
+    r.claim(chain, Size { prompt: chain.len() as f64 * BLOCK + 100.0, block: BLOCK, ends: Ends::default() }, R)
 }
 
 /// A whole request, of which the engine reports so many blocks as cached; returns what was believed, and whether the
@@ -24,7 +24,7 @@ fn serve(r: &mut Residency, chain: &Arc<[u64]>, cached: u32) -> (Belief, bool) {
     let (claim, belief) = believe(r, chain);
     r.confirm(claim);
     let prompt = chain.len() as f64 * BLOCK + 100.0;
-    let told = r.report(chain, R, &belief, Served { prompt, cached: f64::from(cached) * BLOCK, output: 50.0 });
+    let told = r.report(R, &belief, Served { prompt, cached: f64::from(cached) * BLOCK, output: 50.0 });
     (belief, told)
 }
 
@@ -152,9 +152,11 @@ fn what_is_evicted_gets_no_credit_whether_the_capacity_is_known_or_learned() {
 #[test]
 fn a_conversation_that_goes_on_contains_what_was_generated() {
     let mut r = Residency::new(1 << 20);
-    serve(&mut r, &session(1, 20), 0);
-    assert_eq!(r.tail(&session(1, 24), 20, R), 150.0);
-    assert_eq!((r.tail(&session(1, 24), 19, R), r.tail(&session(1, 24), 20, ReplicaId(1))), (0.0, 0.0));
+    let end = Place { print: 99, blocks: 20 };
+    let turn = Turn { replica: R, tokens: 20.0 * 512.0 + 150.0 };
+    assert_eq!((r.turn(Some(end)), r.turn(None)), (None, None));
+    r.answered(end, turn);
+    assert_eq!((r.turn(Some(end)), turn.after(20, BLOCK), turn.after(30, BLOCK)), (Some(turn), 150.0, 0.0));
 }
 
 #[test]
