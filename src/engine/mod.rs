@@ -3,3 +3,4 @@
 
 pub mod discovery;
 pub mod probe;
+pub mod search;

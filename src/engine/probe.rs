@@ -49,19 +49,19 @@ impl ReadinessProbe {
     }
 
     /// Where nobody answers, the replica is looked for elsewhere and asked there.
-    async fn observe(&self, replica: &Replica, target: &Backend) -> Observation {
-        let seen = self.ask(replica, target).await;
+    async fn observe(&self, replica: &Replica) -> Observation {
+        let seen = self.ask(replica).await;
         let is_late = seen == Observation::Failed(FenceReason::Timeout);
         match seen {
             Observation::Failed(FenceReason::Connect | FenceReason::Timeout) if relocate(replica, is_late).await => {
-                self.ask(replica, target).await
+                self.ask(replica).await
             }
             seen => seen,
         }
     }
 
-    async fn ask(&self, replica: &Replica, target: &Backend) -> Observation {
-        match tokio::time::timeout(self.spec.timeout, self.get(&self.spec.path, replica, target)).await {
+    async fn ask(&self, replica: &Replica) -> Observation {
+        match tokio::time::timeout(self.spec.timeout, self.get(&self.spec.path, replica)).await {
             Ok(Ok((200..=299, body))) => {
                 if self.spec.path == MODELS {
                     self.learn(replica, &body);
@@ -74,10 +74,9 @@ impl ReadinessProbe {
         }
     }
 
-    /// Asks for the models of a replica whose readiness is another path's business; without an answer it keeps those
-    /// that it had.
-    async fn ask_for_models(&self, replica: &Replica, target: &Backend) {
-        let asked = tokio::time::timeout(self.spec.timeout, self.get(MODELS, replica, target)).await;
+    /// Asks for the models of a replica apart from its readiness; without an answer it keeps those that it had.
+    pub(super) async fn ask_for_models(&self, replica: &Replica) {
+        let asked = tokio::time::timeout(self.spec.timeout, self.get(MODELS, replica)).await;
         if let Ok(Ok((200..=299, body))) = asked {
             self.learn(replica, &body);
         }
@@ -91,11 +90,11 @@ impl ReadinessProbe {
     }
 
     /// The status and the body of a GET whose answer arrived in full.
-    async fn get(&self, path: &str, replica: &Replica, target: &Backend) -> Result<(u16, Vec<u8>)> {
-        let peer = match replica.address() {
-            Some(address) => HttpPeer::new(address, false, String::new()),
-            None => HttpPeer::new(target, false, String::new()),
+    async fn get(&self, path: &str, replica: &Replica) -> Result<(u16, Vec<u8>)> {
+        let Some(address) = replica.address() else {
+            return Error::e_explain(ErrorType::ConnectError, "a replica without an address");
         };
+        let peer = HttpPeer::new(address, false, String::new());
         let (mut session, _) = self.connector.get_http_session(&peer).await?;
         session.write_request_header(Box::new(request(path, replica)?)).await?;
         session.finish_request_body().await?;
@@ -130,7 +129,7 @@ impl HealthCheck for ReadinessProbe {
         let Some(replica) = self.fleet.replica(replica_of(target)) else {
             return Error::e_explain(ErrorType::InternalError, "a backend without a replica");
         };
-        let seen = self.observe(replica, target).await;
+        let seen = self.observe(replica).await;
         match replica.observe(seen, self.spec.thresholds, self.fleet.clock().now()) {
             Some(Transition::Fenced(reason)) => log::warn!("replica {} fenced: {}", replica.name(), reason.label()),
             Some(Transition::Lifted { from }) => {
@@ -143,7 +142,7 @@ impl HealthCheck for ReadinessProbe {
             None => {}
         }
         if seen == Observation::Ready && self.spec.path != MODELS {
-            self.ask_for_models(replica, target).await;
+            self.ask_for_models(replica).await;
         }
         if replica.is_healthy() { Ok(()) } else { Error::e_explain(ErrorType::ConnectError, "not ready") }
     }

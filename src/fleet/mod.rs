@@ -41,6 +41,7 @@ use pins::Pins;
 use replica::{Fit, Replica, ReplicaSpec};
 use selection::RouteKey;
 use smallvec::SmallVec;
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -288,12 +289,14 @@ impl Fleet {
             prospect: Prospect { returning: residency.returning(r.id), ..r.prospect(now) },
         };
         // who lists the model is asked first; an engine that takes any name, only for one that nobody lists
-        let listed = model.is_some_and(|m| self.replicas.iter().any(|r| r.fit(m) == Fit::Listed));
-        let fits = |m: &str, r: &Replica| !matches!((r.fit(m), listed), (Fit::No, _) | (Fit::Easygoing, true));
-        let (mut candidates, shares): (SmallVec<_>, SmallVec<[f64; 8]>) = pool
-            .filter(|r| model.is_none_or(|m| fits(m, r)))
-            .map(|r| (candidate(r), slow_start::share(r.age(now), window)))
-            .unzip();
+        let unlisted = LazyCell::new(|| model.is_some_and(|m| self.replicas.iter().all(|r| r.fit(m) != Fit::Listed)));
+        let fits = |r: &Replica| match model.map(|m| r.fit(m)) {
+            None | Some(Fit::Listed | Fit::Unknown) => true,
+            Some(Fit::Easygoing) => *unlisted,
+            Some(Fit::No) => false,
+        };
+        let (mut candidates, shares): (SmallVec<_>, SmallVec<[f64; 8]>) =
+            pool.filter(|r| fits(r)).map(|r| (candidate(r), slow_start::share(r.age(now), window))).unzip();
         slow_start::ease(&mut candidates, &shares);
         candidates
     }

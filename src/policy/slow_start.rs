@@ -16,7 +16,7 @@ use super::select::Candidate;
 /// The share at the very beginning.
 const LEAST: f64 = 0.01;
 
-/// The share of a replica that came back `age_ms` ago, from [`LEAST`] to 1.
+/// The share of a replica that came back `age_ms` ago, from a hundredth to 1.
 pub fn share(age_ms: f64, window_ms: f64) -> f64 {
     if age_ms >= window_ms { 1.0 } else { (age_ms / window_ms).max(LEAST) }
 }

@@ -37,6 +37,7 @@ pub use peer::keepalive;
 pub use prepare::{PromptShape, prepare};
 
 use crate::api::model::Aliases;
+use crate::engine::search::ModelSearch;
 use crate::fleet::router::Router;
 use crate::policy::retry::Limits as RetryLimits;
 use crate::telemetry::metrics::Metrics;
@@ -96,6 +97,8 @@ pub struct ClientRules {
     pub cors: Option<Cors>,
     /// Other names for models.
     pub aliases: Aliases,
+    /// Looks for models that nobody is known to serve.
+    pub search: Option<ModelSearch>,
     /// Tokens by which the context lengths of models are shown shorter than they are.
     pub context_margin: u64,
 }

@@ -3,9 +3,11 @@
 
 use super::body::Body;
 use super::context::Context;
+use super::request::refuse;
 use super::{Proxy, respond};
 use crate::api::catalogue::{self, merged};
 use crate::api::endpoint::Endpoint;
+use crate::api::errors::ErrorKind;
 use crate::api::model::Form;
 use http::Method;
 use http::header::CONTENT_TYPE;
@@ -50,15 +52,31 @@ impl Proxy {
 
     /// Puts the model in place of its alias.
     pub(super) fn resolve_alias(&self, head: &RequestHeader, ctx: &mut Context) {
-        if let (Some(body), Some(form)) = (ctx.body.held(), form_of(head))
+        // an engine takes what it understands for JSON whatever the client calls it
+        let form = form_of(head).or(ctx.endpoint.is_read().then_some(Form::Json));
+        if let (Some(body), Some(form)) = (ctx.body.held(), form)
             && let Some(resolved) = self.rules.aliases.resolve(form, body)
         {
             ctx.body = Body::Held(resolved);
         }
     }
 
+    /// Refuses a request for a model that no replica serves, after another look at the engines.
+    pub(super) async fn find_model(&self, ctx: &mut Context) -> Result<()> {
+        let fleet = self.router.fleet();
+        let Some(model) = ctx.prompt.model.as_deref().filter(|model| !fleet.serves(model)) else { return Ok(()) };
+        if let Some(search) = &self.rules.search {
+            search.run().await;
+            if fleet.serves(model) {
+                return Ok(());
+            }
+        }
+        ctx.hint = self.instead_of(model);
+        refuse(ctx, ErrorKind::ModelNotFound)
+    }
+
     /// What to say of a model that no replica serves.
-    pub(super) fn instead_of(&self, model: &str) -> String {
+    fn instead_of(&self, model: &str) -> String {
         let names = self.router.fleet().model_names();
         let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
         names.extend(self.rules.aliases.iter().map(|(alias, _)| alias));

@@ -86,11 +86,11 @@ impl Proxy {
         };
         let head = session.req_header();
         self.resolve_alias(head, ctx);
-        self.understand(head, ctx)?;
+        self.understand(head, ctx);
         if let Some(name) = self.session_name(head).filter(|_| ctx.endpoint.is_inference()) {
             ctx.prompt.hint = Some(name);
         }
-        Ok(())
+        self.find_model(ctx).await
     }
 
     /// What the client calls its session in a header: more of a session's name than a key in the body, which may stand
@@ -100,8 +100,8 @@ impl Proxy {
         self.settings.session_headers.iter().find_map(value).map(|value| session_key(value.as_bytes()))
     }
 
-    fn understand(&self, head: &RequestHeader, ctx: &mut Context) -> Result<()> {
-        let Some(bytes) = ctx.body.held() else { return Ok(()) };
+    fn understand(&self, head: &RequestHeader, ctx: &mut Context) {
+        let Some(bytes) = ctx.body.held() else { return };
         let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.strip_max_tokens_over);
         ctx.prompt = PromptFacts {
             chain: prepared.chain,
@@ -122,13 +122,6 @@ impl Proxy {
         if let (None, Some(form @ Form::Multipart(_)), Some(body)) = (&ctx.prompt.model, form_of(head), ctx.body.held())
         {
             ctx.prompt.model = form.model(body).map(|named| named.name);
-        }
-        match &ctx.prompt.model {
-            Some(model) if !self.router.fleet().serves(model) => {
-                ctx.hint = self.instead_of(model);
-                refuse(ctx, ErrorKind::ModelNotFound)
-            }
-            _ => Ok(()),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::cli::Cli;
 use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
 use crate::engine::discovery::Configured;
 use crate::engine::probe::{ReadinessProbe, ReadinessSpec};
+use crate::engine::search::ModelSearch;
 use crate::fleet::replica::{ReplicaSpec, Role};
 use crate::fleet::router::Router;
 use crate::fleet::selection::CacheAware;
@@ -79,7 +80,8 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let background = background_service("replicas", balancer);
     let router = Arc::new(Router::new(fleet.clone(), background.task()));
     let draining = Arc::new(AtomicBool::new(false));
-    let proxy = Proxy::new(router, metrics.clone(), settings(config), client_rules(loaded), draining.clone(), random());
+    let proxy =
+        Proxy::new(router, metrics.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let api = api_service(&server, config, &proxy, open_http2.clone());
     let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone(), draining.clone()));
@@ -168,12 +170,13 @@ fn params(config: &Config) -> Params {
     }
 }
 
-fn client_rules(loaded: &Loaded) -> ClientRules {
+fn client_rules(loaded: &Loaded, fleet: &Arc<Fleet>) -> ClientRules {
     let keys = loaded.client_keys.as_ref();
     ClientRules {
         keys: keys.map(|keys| ClientKeys::new(keys.iter().map(|key| (key.name.clone(), key.sha256)))),
         cors: Cors::new(&loaded.config.cors.origins),
         aliases: Aliases::new(loaded.config.compat.model_aliases.clone()),
+        search: Some(ModelSearch::new(fleet.clone(), readiness(&loaded.config))),
         context_margin: loaded.config.compat.context_margin.into(),
     }
 }
@@ -202,15 +205,19 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-fn balancer(config: &Config, fleet: &Arc<Fleet>) -> LoadBalancer<CacheAware> {
+fn readiness(config: &Config) -> ReadinessSpec {
     let readiness = &config.health.readiness;
     let thresholds = Thresholds { failures: readiness.failures, successes: readiness.successes };
-    let spec = ReadinessSpec { path: readiness.path.clone(), timeout: readiness.timeout, thresholds };
-    let mut backends = Backends::new(Box::new(Configured::new(fleet.clone(), thresholds)));
+    ReadinessSpec { path: readiness.path.clone(), timeout: readiness.timeout, thresholds }
+}
+
+fn balancer(config: &Config, fleet: &Arc<Fleet>) -> LoadBalancer<CacheAware> {
+    let spec = readiness(config);
+    let mut backends = Backends::new(Box::new(Configured::new(fleet.clone(), spec.thresholds)));
     backends.set_health_check(Box::new(ReadinessProbe::new(fleet.clone(), spec)));
     let mut balancer = LoadBalancer::from_backends_with_config(backends, Some(fleet.clone()));
     balancer.update_frequency = Some(RESOLVE_EVERY);
-    balancer.health_check_frequency = Some(readiness.interval);
+    balancer.health_check_frequency = Some(config.health.readiness.interval);
     balancer.parallel_health_check = true;
     balancer
 }

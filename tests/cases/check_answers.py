@@ -14,7 +14,7 @@ from wire import get
 
 @check("client_body_equals_engine_body", "client_raw_bytes_equal_engine_bytes")
 @each
-def _(x, c, r):
+def _(play, c, r):
     rec = final(r)
     if rec is None:
         return f"no engine saw it (status {r.status}, {r.error})"
@@ -36,61 +36,63 @@ def _(x, c, r):
 
 
 @check("body_equals_engine_first_step")
-def _(x, c):
-    return CHECKS["client_body_equals_engine_body"](x, {**c, "step": 1})
+def _(play, c):
+    return CHECKS["client_body_equals_engine_body"](play, {**c, "step": 1})
 
 
 CHECKS["client_body_has"] = each(
-    lambda x, c, r: None if c["text"] in r.text else f"{c['text']!r} not in body {short(r.text)}"
+    lambda play, c, r: None if c["text"] in r.text else f"{c['text']!r} not in body {short(r.text)}"
 )
 CHECKS["client_body_not_contains"] = each(
-    lambda x, c, r: (
+    lambda play, c, r: (
         f"body has {c['text']!r}: {short(r.text[max(0, r.text.find(c['text']) - 60) :], 140)}"
         if c["text"] in r.text
         else None
     )
 )
 CHECKS["client_body_not_contains_hex"] = each(
-    lambda x, c, r: f"body has bytes {c['hex']}" if bytes.fromhex(c["hex"]) in r.body.data else None
+    lambda play, c, r: f"body has bytes {c['hex']}" if bytes.fromhex(c["hex"]) in r.body.data else None
 )
-CHECKS["client_bytes_at_least"] = each(lambda x, c, r: None if r.body.n >= c["n"] else f"{r.body.n} bytes")
-CHECKS["client_clean_eof"] = each(lambda x, c, r: None if r.clean else f"did not end properly: {r.error or r.framing}")
+CHECKS["client_bytes_at_least"] = each(lambda play, c, r: None if r.body.n >= c["n"] else f"{r.body.n} bytes")
+CHECKS["client_clean_eof"] = each(
+    lambda play, c, r: None if r.clean else f"did not end properly: {r.error or r.framing}"
+)
 CHECKS["not_clean_200_with_short_body"] = each(
-    lambda x, c, r: (
+    lambda play, c, r: (
         f"clean 200 with {r.body.n} bytes ({r.framing})"
         if r.status == 200 and r.clean and final(r) and not final(r).answered
         else None
     )
 )
 CHECKS["head_has_no_body"] = each(
-    lambda x, c, r: (
+    lambda play, c, r: (
         f"bytes after HEAD: {short(r.extra.get('after'))}"
         if r.req["method"] == "HEAD" and r.extra.get("after")
         else None
     )
 )
 CHECKS["client_not_both_framings"] = each(
-    lambda x, c, r: (
+    lambda play, c, r: (
         "Content-Length and Transfer-Encoding"
         if get(r.headers, "content-length") and get(r.headers, "transfer-encoding")
         else None
     )
 )
-CHECKS["no_auth_needed"] = each(lambda x, c, r: f"status {r.status}" if r.status in (401, 403) else None)
+CHECKS["no_auth_needed"] = each(lambda play, c, r: f"status {r.status}" if r.status in (401, 403) else None)
 CHECKS["no_status"] = each(
-    lambda x, c, r: f"{r.req['method']} {r.req['path']}: status {r.status}" if r.status in c["status"] else None
+    lambda play, c, r: f"{r.req['method']} {r.req['path']}: status {r.status}" if r.status in c["status"] else None
 )
 CHECKS["client_connection_closed_after_response"] = each(
-    lambda x, c, r: None if r.closed or not r.status else "connection left open"
+    lambda play, c, r: None if r.closed or not r.status else "connection left open"
 )
 CHECKS["websocket_echo_ok_if_101"] = each(
-    lambda x, c, r: f"echo: {r.extra.get('ws')}" if r.status == 101 and r.extra.get("ws") != "ok" else None
+    lambda play, c, r: f"echo: {r.extra.get('ws')}" if r.status == 101 and r.extra.get("ws") != "ok" else None
 )
 
 
 @check("client_can_decode_body")
 @each
-def _(x, c, r):
+def _(play, c, r):
     coding, data = first(r, "content-encoding"), bytes(r.body.data)
     try:
         text = zlib.decompress(data, 47) if coding == "gzip" else data
@@ -101,7 +103,7 @@ def _(x, c, r):
 
 @check("no_line_starts_data_and_contains")
 @each
-def _(x, c, r):
+def _(play, c, r):
     sent = bytes(final(r).out.data).decode("utf-8", "replace") if final(r) else ""
     extra = r.text[len(sent) :] if r.text.startswith(sent) else r.text
     if extra and not sent.endswith("\n") and c["text"] in extra.split("\n")[0]:
@@ -123,7 +125,7 @@ def header_value(c, r):
 
 @check("client_header")
 @each
-def _(x, c, r):
+def _(play, c, r):
     got = get(r.headers, c["name"])
     return (
         None
@@ -132,24 +134,24 @@ def _(x, c, r):
     )
 
 
-CHECKS["client_header_first_step"] = lambda x, c: CHECKS["client_header"](x, {**c, "step": 1})
+CHECKS["client_header_first_step"] = lambda play, c: CHECKS["client_header"](play, {**c, "step": 1})
 CHECKS["client_header_if_101"] = each(
-    lambda x, c, r: (
+    lambda play, c, r: (
         f"{c['name']} is {first(r, c['name'])}" if r.status == 101 and first(r, c["name"]) != c["equals"] else None
     )
 )
 CHECKS["client_header_absent"] = each(
-    lambda x, c, r: f"{c['name']}: {first(r, c['name'])}" if get(r.headers, c["name"]) else None
+    lambda play, c, r: f"{c['name']}: {first(r, c['name'])}" if get(r.headers, c["name"]) else None
 )
 CHECKS["client_header_contains"] = each(
-    lambda x, c, r: (
+    lambda play, c, r: (
         None
         if c["text"].lower() in ",".join(get(r.headers, c["name"])).lower()
         else f"{c['name']} is {get(r.headers, c['name'])}"
     )
 )
 CHECKS["client_header_count"] = each(
-    lambda x, c, r: (
+    lambda play, c, r: (
         None
         if c.get("min", 0) <= len(get(r.headers, c["name"])) <= c["max"]
         else f"{len(get(r.headers, c['name']))} lines of {c['name']}"
@@ -158,10 +160,10 @@ CHECKS["client_header_count"] = each(
 
 
 @check("also_on_error_responses")
-def _(x, c):
+def _(play, c):
     return [
         f"{r.req['path']}: {r.status} has {len(get(r.headers, 'access-control-allow-origin'))} lines of allow-origin"
-        for r in x.extra_replies
+        for r in play.extra_replies
         if r.status and len(get(r.headers, "access-control-allow-origin")) != 1
     ]
 
@@ -182,22 +184,22 @@ def error_problem(r):
     return None if isinstance(msg, str) else f"error.message is {msg!r}"
 
 
-CHECKS["client_json_error_object"] = each(lambda x, c, r: error_problem(r))
+CHECKS["client_json_error_object"] = each(lambda play, c, r: error_problem(r))
 CHECKS["client_json_error_object_if_4xx"] = each(
-    lambda x, c, r: error_problem(r) if r.status and 400 <= r.status < 500 else None
+    lambda play, c, r: error_problem(r) if r.status and 400 <= r.status < 500 else None
 )
-CHECKS["if_400_json_error"] = each(lambda x, c, r: error_problem(r) if r.status == 400 else None)
+CHECKS["if_400_json_error"] = each(lambda play, c, r: error_problem(r) if r.status == 400 else None)
 
 
 @check("consistent")
-def _(x, c):
-    kinds = {r.status for r in x.replies if r.req["path"] != "/v1/files/"}
+def _(play, c):
+    kinds = {r.status for r in play.replies if r.req["path"] != "/v1/files/"}
     return [] if kinds == {200} or len(kinds) == 1 and kinds <= {404, 501} else [f"statuses {sorted(map(str, kinds))}"]
 
 
 @check("json_path")
 @each
-def _(x, c, r):
+def _(play, c, r):
     try:
         j = json.loads(zlib.decompress(bytes(r.body.data), 47) if first(r, "content-encoding") == "gzip" else r.text)
         if m := re.fullmatch(r"data\[(\*|\?id=(\w+))\]\.(\w+)", c["path"]):
@@ -219,9 +221,9 @@ def _(x, c, r):
 
 
 @check("refused_or_passed_through")
-def _(x, c):
+def _(play, c):
     out = []
-    for r in x.replies:
+    for r in play.replies:
         rec = final(r)
         same = (
             rec
@@ -239,9 +241,9 @@ def _(x, c):
 
 
 @check("refused_or_one_clean_request")
-def _(x, c):
+def _(play, c):
     return [
         f"{who(r)}status {r.status or r.error}"
-        for r in x.replies
+        for r in play.replies
         if r.status not in (400, 422, 501) and not (r.status == 200 and len(r.recs) <= 1)
     ]

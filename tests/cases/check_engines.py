@@ -9,21 +9,21 @@ from wire import get
 
 @check("engine_body_equals_client_body")
 @per_rec
-def _(x, c, r, rec):
+def _(play, c, r, rec):
     if rec.t_abort or rec.body.same(r.sent):
         return None
     head = short(bytes(rec.body.data[:160]).decode("utf-8", "replace"), 160)
     return f"{rec.path}: engine got {rec.body.n} bytes, client sent {r.sent.n}: {head}"
 
 
-CHECKS["first_engine_body_equals_client_body"] = lambda x, c: CHECKS["engine_body_equals_client_body"](
-    x, {**c, "variant": 1}
+CHECKS["first_engine_body_equals_client_body"] = lambda play, c: CHECKS["engine_body_equals_client_body"](
+    play, {**c, "variant": 1}
 )
 
 
 @check("engine_json_equals_client_json")
 @per_rec
-def _(x, c, r, rec):
+def _(play, c, r, rec):
     if rec.body.same(r.sent):
         return None
     try:
@@ -67,14 +67,14 @@ def diff(a, b, at=""):
 
 
 @check("all_engine_bodies_identical")
-def _(x, c):
-    kinds = {r.body.sha.digest() for r in x.posts()}
+def _(play, c):
+    kinds = {r.body.sha.digest() for r in play.posts()}
     return [f"{len(kinds)} different upstream bodies"] if len(kinds) > 1 else []
 
 
 @check("engine_sees")
 @per_rec
-def _(x, c, r, rec):
+def _(play, c, r, rec):
     coding = get(rec.headers, "content-encoding")
     plain = rec.json() is not None and not coding
     return (
@@ -86,7 +86,7 @@ def _(x, c, r, rec):
 
 @check("if_200_engine_body_one_of")
 @per_rec
-def _(x, c, r, rec):
+def _(play, c, r, rec):
     sent = bytes(r.sent.data)
     return (
         None
@@ -96,7 +96,7 @@ def _(x, c, r, rec):
 
 
 CHECKS["if_200_engine_owns_last_key"] = each(
-    lambda x, c, r: (
+    lambda play, c, r: (
         f"{final(r).engine.name} served it"
         if r.status == 200 and final(r) and final(r).engine.name != c["engine"]
         else None
@@ -106,7 +106,7 @@ CHECKS["if_200_engine_owns_last_key"] = each(
 
 @check("engine_json_or_form_field")
 @per_rec
-def _(x, c, r, rec):
+def _(play, c, r, rec):
     j, form = rec.json(), re.search(rb'name="%s"\r\n\r\n([^\r]*)' % c["name"].encode(), bytes(rec.body.data))
     got = j.get(c["name"]) if isinstance(j, dict) else form.group(1).decode() if form else None
     return None if got == c["equals"] else f"{rec.path}: {c['name']} is {got!r}"
@@ -114,7 +114,7 @@ def _(x, c, r, rec):
 
 @check("only_model_field_changed")
 @per_rec
-def _(x, c, r, rec):
+def _(play, c, r, rec):
     want = re.sub(rb'("model":\s*|name="model"\r\n\r\n)("?)fast', rb"\1\2m1", bytes(r.sent.data), count=1)
     return (
         None
@@ -125,7 +125,7 @@ def _(x, c, r, rec):
 
 @check("engine_header")
 @per_rec
-def _(x, c, r, rec):
+def _(play, c, r, rec):
     got = get(rec.headers, c["name"])
     want = c.get("one_of") or [c["equals"]]
     names = {
@@ -139,67 +139,67 @@ def _(x, c, r, rec):
 
 
 CHECKS["engine_header_absent"] = per_rec(
-    lambda x, c, r, rec: (
+    lambda play, c, r, rec: (
         f"engine saw {c['name']}: {get(rec.headers, c['name'])}" if get(rec.headers, c["name"]) else None
     )
 )
 CHECKS["engine_header_optional"] = per_rec(
-    lambda x, c, r, rec: (
+    lambda play, c, r, rec: (
         f"{c['name']}: {get(rec.headers, c['name'])}"
         if get(rec.headers, c["name"]) not in ([], [c["equals"]])
         else None
     )
 )
 CHECKS["engine_header_not_contains"] = per_rec(
-    lambda x, c, r, rec: (
+    lambda play, c, r, rec: (
         f"{c['name']}: {get(rec.headers, c['name'])}"
         if c["text"] in ",".join(get(rec.headers, c["name"])).lower()
         else None
     )
 )
 CHECKS["engine_header_regex"] = per_rec(
-    lambda x, c, r, rec: (
+    lambda play, c, r, rec: (
         None
         if re.search(c["re"], (get(rec.headers, c["name"]) or [""])[0])
         else f"engine saw {c['name']}: {get(rec.headers, c['name'])}"
     )
 )
 CHECKS["engine_header_absent_or_handshaken"] = per_rec(
-    lambda x, c, r, rec: (
+    lambda play, c, r, rec: (
         None
         if not get(rec.headers, c["name"]) or rec.handshaken and not rec.t_abort
         else "Expect forwarded without waiting"
     )
 )
 CHECKS["engine_framing"] = per_rec(
-    lambda x, c, r, rec: None if rec.framing in c["one_of"] else f"framing {rec.framing}"
+    lambda play, c, r, rec: None if rec.framing in c["one_of"] else f"framing {rec.framing}"
 )
 CHECKS["engine_not_both_framings"] = per_rec(
-    lambda x, c, r, rec: "both framings upstream" if rec.framing == "both" else None
+    lambda play, c, r, rec: "both framings upstream" if rec.framing == "both" else None
 )
 CHECKS["engine_path_equals_client_path"] = per_rec(
-    lambda x, c, r, rec: None if rec.path == r.req["path"].split("?")[0] else f"{r.req['path']} became {rec.target}"
+    lambda play, c, r, rec: None if rec.path == r.req["path"].split("?")[0] else f"{r.req['path']} became {rec.target}"
 )
 CHECKS["engine_target_equals_client_target"] = per_rec(
-    lambda x, c, r, rec: None if rec.target == r.req["path"] else f"{r.req['path']} became {rec.target}"
+    lambda play, c, r, rec: None if rec.target == r.req["path"] else f"{r.req['path']} became {rec.target}"
 )
 CHECKS["engine_path"] = per_rec(
-    lambda x, c, r, rec: (
+    lambda play, c, r, rec: (
         None if rec.path == c["equals"][r.variant - 1] else f"{r.req.get('worker_url')}: path {rec.path}"
     )
 )
-CHECKS["engine_request_not_contains"] = lambda x, c: [
+CHECKS["engine_request_not_contains"] = lambda play, c: [
     f"engine saw {c['text']!r} in {[k for k, v in r.headers if c['text'] in v] or 'body'}"
-    for r in x.posts()
+    for r in play.posts()
     if c["text"] in str(r.headers) or c["text"].encode() in r.body.data
 ][:1]
-CHECKS["engine_never_sees"] = lambda x, c: [f"engine read {r.line!r}" for r in x.log if c["text"] in r.line]
-CHECKS["never_reaches"] = lambda x, c: [
-    f"engine read {r.line!r}" for r in x.log if r.client and r.method == "POST" and r.path == c["path"]
+CHECKS["engine_never_sees"] = lambda play, c: [f"engine read {r.line!r}" for r in play.log if c["text"] in r.line]
+CHECKS["never_reaches"] = lambda play, c: [
+    f"engine read {r.line!r}" for r in play.log if r.client and r.method == "POST" and r.path == c["path"]
 ]
-CHECKS["engine_log_all_have_header"] = lambda x, c: [
+CHECKS["engine_log_all_have_header"] = lambda play, c: [
     f"{r.method} {r.path} had {c['name']}: {get(r.headers, c['name'])}"
-    for r in x.log
+    for r in play.log
     if get(r.headers, c["name"]) != [c["equals"]]
 ][:2]
 
@@ -209,34 +209,36 @@ def compare(n, c, what):
     return [] if ok else [f"{what}: {n}, not {c.get('cmp', '==')} {c['n']}"]
 
 
-def answered(x, c):
-    return sum(1 for r in x.select(c) for rec in r.recs if rec.engine.name == c["engine"] and rec.answered)
+def answered(play, c):
+    return sum(1 for r in play.select(c) for rec in r.recs if rec.engine.name == c["engine"] and rec.answered)
 
 
-CHECKS["engine_inference_requests"] = lambda x, c: compare(len(x.posts()), c, "requests at engines")
-CHECKS["engine_inference_requests_for"] = lambda x, c: compare(
-    sum(r.engine.name == c["engine"] for r in x.posts()), c, f"requests at {c['engine']}"
+CHECKS["engine_inference_requests"] = lambda play, c: compare(len(play.posts()), c, "requests at engines")
+CHECKS["engine_inference_requests_for"] = lambda play, c: compare(
+    sum(r.engine.name == c["engine"] for r in play.posts()), c, f"requests at {c['engine']}"
 )
-CHECKS["engine_inference_requests_matching"] = lambda x, c: compare(
-    sum(c["text"].encode() in r.body.data for r in x.posts()), c, f"requests with {c['text']}"
+CHECKS["engine_inference_requests_matching"] = lambda play, c: compare(
+    sum(c["text"].encode() in r.body.data for r in play.posts()), c, f"requests with {c['text']}"
 )
-CHECKS["engine_count"] = lambda x, c: compare(answered(x, c), c, f"{c['engine']} answered")
-CHECKS["engine_count_max"] = lambda x, c: compare(answered(x, c), {**c, "cmp": "<="}, f"{c['engine']} answered")
-CHECKS["engine_count_min"] = lambda x, c: compare(answered(x, c), {**c, "cmp": ">="}, f"{c['engine']} answered")
-CHECKS["sink_requests"] = lambda x, c: compare(sum(f.sink_hits for f in x.fleets), c, "requests at the redirect target")
+CHECKS["engine_count"] = lambda play, c: compare(answered(play, c), c, f"{c['engine']} answered")
+CHECKS["engine_count_max"] = lambda play, c: compare(answered(play, c), {**c, "cmp": "<="}, f"{c['engine']} answered")
+CHECKS["engine_count_min"] = lambda play, c: compare(answered(play, c), {**c, "cmp": ">="}, f"{c['engine']} answered")
+CHECKS["sink_requests"] = lambda play, c: compare(
+    sum(f.sink_hits for f in play.fleets), c, "requests at the redirect target"
+)
 
 
 @check("max_engine_accepts_per_request")
-def _(x, c):
-    worst = max((len(r.recs) for r in x.replies), default=0)
+def _(play, c):
+    worst = max((len(r.recs) for r in play.replies), default=0)
     return [f"a request was read {worst} times"] if worst > c["n"] else []
 
 
 @check("engine_abort_within_ms_after_client_close", "engine_abort_within_ms")
 @each
-def _(x, c, r):
+def _(play, c, r):
     rec = final(r)
     if rec is None:
         return "no engine saw it"
     start = r.t_close if r.t_close else r.t_start
-    return late((rec.t_abort - start) * 1000 if rec.t_abort else None, c, x, "engine saw the socket close")
+    return late((rec.t_abort - start) * 1000 if rec.t_abort else None, c, play, "engine saw the socket close")

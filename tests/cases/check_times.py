@@ -13,70 +13,70 @@ def delays(r):
     return [(r.t_at(n) - t) * 1000 if r.t_at(n) else None for t, n in rec.writes] if rec else []
 
 
-CHECKS["first_event_within_ms"] = each(lambda x, c, r: late((delays(r) or [None])[0], c, x, "first event"))
+CHECKS["first_event_within_ms"] = each(lambda play, c, r: late((delays(r) or [None])[0], c, play, "first event"))
 CHECKS["first_header_within_ms"] = each(
-    lambda x, c, r: late(
+    lambda play, c, r: late(
         (r.t_head - final(r).t_head_out) * 1000 if r.t_head and final(r) and final(r).t_head_out else None,
         c,
-        x,
+        play,
         "headers",
     )
 )
 CHECKS["max_delay_per_event_ms"] = each(
-    lambda x, c, r: late(None if not delays(r) or None in delays(r) else max(delays(r)), c, x, "slowest event")
+    lambda play, c, r: late(None if not delays(r) or None in delays(r) else max(delays(r)), c, play, "slowest event")
 )
-CHECKS["latency_ms_max"] = each(lambda x, c, r: late(r.ms, c, x, f"answer ({r.status})"))
+CHECKS["latency_ms_max"] = each(lambda play, c, r: late(r.ms, c, play, f"answer ({r.status})"))
 CHECKS["client_stream_ends_within_ms"] = each(
-    lambda x, c, r: late(r.ms if "nothing more" not in r.error else None, c, x, "end of stream")
+    lambda play, c, r: late(r.ms if "nothing more" not in r.error else None, c, play, "end of stream")
 )
 CHECKS["client_sees_1xx"] = each(
-    lambda x, c, r: late(
-        (r.interim[0][0] - r.t_start) * 1000 if r.interim else None, {"ms": c["within_ms"]}, x, f"{c['status']}"
+    lambda play, c, r: late(
+        (r.interim[0][0] - r.t_start) * 1000 if r.interim else None, {"ms": c["within_ms"]}, play, f"{c['status']}"
     )
 )
 
 
 @check("client_sees_text_within_ms")
 @each
-def _(x, c, r):
+def _(play, c, r):
     rec, i = final(r), r.body.data.find(c["text"].encode())
     return late(
         (r.t_at(i + 1) - next(t for t, n in rec.writes if n >= i + 1)) * 1000 if rec and i >= 0 else None,
         c,
-        x,
+        play,
         c["text"],
     )
 
 
 @check("min_gap_between_reads_ms")
 @each
-def _(x, c, r):
+def _(play, c, r):
     at = [r.t_at(n) for _, n in final(r).writes] if final(r) else []
     gaps = [(b - a) * 1000 for a, b in zip(at, at[1:]) if a and b]
     return None if gaps and min(gaps) >= c["ms"] else f"gaps {[round(g) for g in gaps]} ms"
 
 
 @check("no_100_before_final")
-def _(x, c):
-    r = x.replies[c["request_index"]]
+def _(play, c):
+    r = play.replies[c["request_index"]]
     return [f"interim {r.interim}"] if r.interim else []
 
 
 @check("p95_latency_ms_max")
-def _(x, c):
-    v = statistics.quantiles([r.ms for r in x.replies], n=20)[-1]
-    return [f"p95 {v:.0f} ms > {c['ms'] * x.slack:.0f}"] if v > c["ms"] * x.slack else []
+def _(play, c):
+    v = statistics.quantiles([r.ms for r in play.replies], n=20)[-1]
+    return [f"p95 {v:.0f} ms > {c['ms'] * play.slack:.0f}"] if v > c["ms"] * play.slack else []
 
 
 @check("p99_router_overhead_ms_max")
-def _(x, c):
+def _(play, c):
     def over(rs):
         return statistics.quantiles(
             [r.ms - (r.recs[-1].t_done - r.recs[-1].t_head) * 1000 for r in rs if r.recs and r.recs[-1].t_done], n=100
         )[-1]
 
-    v, base = over(x.replies), x.direct_p99 or 0
-    return [f"p99 {v:.1f} ms, of it {base:.1f} the harness"] if v - base > c["ms"] * x.slack else []
+    v, base = over(play.replies), play.direct_p99 or 0
+    return [f"p99 {v:.1f} ms, of it {base:.1f} the harness"] if v - base > c["ms"] * play.slack else []
 
 
 # success
@@ -99,11 +99,11 @@ def ratio_problem(rs, c):
     )
 
 
-CHECKS["success_ratio_min"] = lambda x, c: ratio_problem(x.select(c), c)
-CHECKS["success_ratio_min_last_step"] = CHECKS["last_step_success_ratio_min"] = lambda x, c: ratio_problem(
-    x.select({"step": x.last_step}), c
+CHECKS["success_ratio_min"] = lambda play, c: ratio_problem(play.select(c), c)
+CHECKS["success_ratio_min_last_step"] = CHECKS["last_step_success_ratio_min"] = lambda play, c: ratio_problem(
+    play.select({"step": play.last_step}), c
 )
-CHECKS["background_success_ratio_min"] = lambda x, c: ratio_problem(x.background, c)
+CHECKS["background_success_ratio_min"] = lambda play, c: ratio_problem(play.background, c)
 
 
 # shares
@@ -114,23 +114,23 @@ def share_problem(s, low, high):
     return [f"shares {text}"] if max(s.values()) > high or min(s.values()) < low else []
 
 
-CHECKS["share_of_last_step"] = lambda x, c: share_problem(
-    shares(x, x.select({"step": x.last_step})), c.get("min", 0), c.get("max", 1)
+CHECKS["share_of_last_step"] = lambda play, c: share_problem(
+    shares(play, play.select({"step": play.last_step})), c.get("min", 0), c.get("max", 1)
 )
-CHECKS["share_of_step"] = lambda x, c: share_problem(shares(x, x.select(c)), 0, c["max"])
-CHECKS["min_share"] = lambda x, c: share_problem(shares(x, x.replies), c["share"], 1)
+CHECKS["share_of_step"] = lambda play, c: share_problem(shares(play, play.select(c)), 0, c["max"])
+CHECKS["min_share"] = lambda play, c: share_problem(shares(play, play.replies), c["share"], 1)
 
 
 @check("same_engine_share")
-def _(x, c):
+def _(play, c):
     out, groups = [], {}
-    for r in x.select(c):
+    for r in play.select(c):
         groups.setdefault(r.group, []).append(r)
     for g, rs in groups.items():
-        s = shares(x, rs)
+        s = shares(play, rs)
         home = max(s, key=s.get)
         if "as_step" in c:
-            t = shares(x, x.select({"step": c["as_step"]}))
+            t = shares(play, play.select({"step": c["as_step"]}))
             home = max(t, key=t.get)
         if not rs or s[home] < c["min"]:
             out.append(f"{s.get(home, 0):.0%} met {home}: " + " ".join(f"{k} {v:.0%}" for k, v in s.items()))
@@ -138,8 +138,8 @@ def _(x, c):
 
 
 @check("busier_engine_gets_less")
-def _(x, c):
-    held = x.holding
-    s = shares(x, x.select(c))
+def _(play, c):
+    held = play.holding
+    s = shares(play, play.select(c))
     high, low = max(held, key=held.get), min(held, key=held.get)
     return [f"engines held {held}, new work {s}"] if held[high] >= 2 * held[low] + 2 and s[high] > c["max"] else []

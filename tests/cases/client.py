@@ -19,7 +19,7 @@ class Reply:
         self.req, self.sent, self.body = req, Body.of(body), Body()
         self.mark = f"j{next(serial)}"
         self.status, self.headers, self.reads, self.interim = None, [], [], []
-        self.t_start = self.t_sent = self.t_head = self.t_end = self.t_close = None
+        self.t_start = self.t_head = self.t_end = self.t_close = None
         self.framing, self.clean, self.error, self.closed, self.raw_head, self.extra = None, False, "", False, b"", {}
         self.step = self.variant = self.group = None
         self.recs = []  # what engines saw of it
@@ -134,13 +134,11 @@ async def send(req, body, addr, timeout=30, wire=None):
                     await upload(wire, req, body, chunked)
                 elif not jobs[0].done():
                     r.error = "no 100 within 5 s"
-                r.t_sent = now()
                 await asyncio.wait_for(jobs[0], 0.2 if r.error else timeout)
             else:
                 jobs.append(asyncio.ensure_future(upload(wire, req, body, chunked)))
                 if len(body) < 65536 or action.startswith("close"):
                     await asyncio.wait_for(jobs[0], timeout)
-                r.t_sent = now()
         if m := re.search(r"close.* (\d+) ms after", action):
             await asyncio.sleep(int(m.group(1)) / 1000)
             r.t_close = now()

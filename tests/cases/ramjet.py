@@ -67,6 +67,8 @@ def config(spec, folder):
     listen = f"[{spec.host}]:{spec.port}" if ":" in spec.host else f"{spec.host}:{spec.port}"
     replicas = [{"name": f"e{i}", "url": url} for i, url in enumerate(spec.workers, 1)]
     out = {"listen": {"api": [listen], "admin": f"127.0.0.1:{spec.admin}"}, "fleet": {"replicas": replicas}}
+    if unknown := spec.cfg.keys() - OPTIONS.keys():
+        raise ValueError(f"no setting stands for {', '.join(sorted(unknown))}")
     for key, value in spec.cfg.items():
         if key == "engine_api_key":
             for replica in replicas:

@@ -151,6 +151,8 @@ async def main(args):
         cases = [c for c in cases if c["id"] in args.only or c["category"] in args.only]
     if not cases:
         sys.exit(f"no case of {path} is called {' or '.join(args.only)}")
+    if not args.ramjet.is_file():
+        sys.exit(f"there is no {args.ramjet}: build it first, or name it with --ramjet")
     started, run = time.monotonic(), Run(cases, overrides, str(args.ramjet.resolve()), args)
     await run.all()
     await run.again(expected)

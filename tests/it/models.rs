@@ -57,6 +57,28 @@ async fn requests_go_where_their_model_is_and_an_unknown_one_is_answered_with_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_an_engine_has_loaded_since_the_last_probe_is_found_when_it_is_asked_for() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    for engine in [&a, &b] {
+        engine.lists(r#"{"id":"m1"}"#);
+    }
+    let start = Start { upstreams: &[a.addr, b.addr], probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    until("both have told", || async { listed(&ramjet).await == ["m1"] && a.probes() + b.probes() == 2 }).await;
+    b.lists(r#"{"id":"m1"},{"id":"adapter","parent":"m1"}"#);
+    for _ in 0..4 {
+        let answer = ask(&ramjet, "/v1/chat/completions", "adapter").await;
+        assert_eq!((answer.status, answer.header("x-ramjet-upstream")), (200, Some("1")));
+    }
+    assert_eq!(a.probes() + b.probes(), 4);
+    // names that nobody knows do not make the engines busy
+    for _ in 0..20 {
+        assert_eq!(ask(&ramjet, "/v1/chat/completions", "nobody's").await.status, 404);
+    }
+    assert!(a.probes() + b.probes() < 24, "{}", a.probes() + b.probes());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_list_is_that_of_all_healthy_engines_each_model_once_and_every_field_kept() {
     let (a, b, c) = (Engine::start().await, Engine::start().await, Engine::start().await);
     a.lists(r#"{"id":"m1","max_model_len":131072,"own": [1.50]}"#);
@@ -109,6 +131,7 @@ async fn an_alias_becomes_the_models_own_name_and_no_other_byte_changes() {
         ("/v1/responses", "application/json; charset=utf-8", json("two words"), json("org/m1")),
         ("/v1/somewhere", "application/json", json("org/m1"), json("org/m1")),
         ("/v1/audio/transcriptions", "multipart/form-data; boundary=b", form("fast"), form("org/m1")),
+        ("/v1/completions", "text/plain", json("fast"), json("org/m1")),
         ("/v1/files", "text/plain", json("fast"), json("fast")),
     ] {
         let answer = post(&ramjet, path, kind, &body).await;
