@@ -48,7 +48,7 @@ pub(crate) enum Population {
 }
 
 /// The names of all workloads that need no file.
-pub(crate) const ALL: [&str; 16] = [
+pub(crate) const ALL: [&str; 17] = [
     "agents-2-few",
     "agents-2",
     "agents-8",
@@ -58,6 +58,7 @@ pub(crate) const ALL: [&str; 16] = [
     "chat",
     "fanout",
     "rag",
+    "fast",
     "slow-one",
     "slow-half",
     "tight-caches",
@@ -91,6 +92,11 @@ impl Workload {
             "chat" => plain(4, Talk(talk::CHAT, 800), "800 users of 24 applications"),
             "fanout" => plain(4, Fanout(16), "16 programs that ask 10 things at once about something new"),
             "rag" => plain(4, Rag(2.0), "questions about unique documents, 2 a second"),
+            // four times as fast as a router supposes of engines that it does not know
+            "fast" => Self {
+                slowdown: vec![0.25; 8],
+                ..plain(8, Rag(12.0), "questions about unique documents, 12 a second, engines that are fast")
+            },
             "slow-one" => plain(4, Agents(98), "98 coding agents, one replica half as fast").slow(1),
             "slow-half" => plain(8, Agents(168), "168 coding agents, four replicas half as fast").slow(4),
             "cold" => {

@@ -4,7 +4,6 @@
 use super::Fleet;
 use super::landing::Landing;
 use crate::policy::hint::Hint;
-use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::{Belief, Claim, Size};
 use crate::prefix::turns::Turn;
 use crate::types::ReplicaId;
@@ -17,8 +16,9 @@ pub struct ClaimGuard {
     replica: ReplicaId,
     claim: Option<Claim>,
     belief: Belief,
-    /// The end of the prompt and the turn that an answer makes of it, until there is one.
-    turn: Option<(Place, Turn)>,
+    size: Size,
+    /// Whether the turn is still to be noted.
+    is_new: bool,
     /// The session that finds its home here.
     session: Option<Hint>,
 }
@@ -28,8 +28,15 @@ impl ClaimGuard {
     pub fn new(fleet: &Arc<Fleet>, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> Self {
         let claimed = (!chain.is_empty()).then(|| fleet.residency.write().claim(chain, size, replica));
         let (claim, belief) = claimed.unzip();
-        let turn = size.ends.own.map(|end| (end, Turn { replica, tokens: size.prompt }));
-        ClaimGuard { fleet: fleet.clone(), replica, claim, belief: belief.unwrap_or_default(), turn, session: None }
+        ClaimGuard {
+            fleet: fleet.clone(),
+            replica,
+            claim,
+            belief: belief.unwrap_or_default(),
+            size,
+            is_new: true,
+            session: None,
+        }
     }
 
     /// Remembers this replica as the home of `session`, once the prompt is read.
@@ -58,19 +65,20 @@ impl ClaimGuard {
         if let Some(session) = self.session.take() {
             self.fleet.hints.remember(session.key, self.replica);
         }
-        let (claim, turn) = (self.claim.take(), self.turn.take());
-        if claim.is_none() && turn.is_none() {
-            return;
+        if std::mem::take(&mut self.is_new) {
+            self.answered(self.size.prompt, 0.0);
         }
-        let mut residency = self.fleet.residency.write();
-        if let Some((end, turn)) = turn {
-            residency.answered(end, turn);
-        }
-        if let Some(claim) = claim {
-            residency.confirm(claim);
-            drop(residency);
+        if let Some(claim) = self.claim.take() {
+            self.fleet.residency.write().confirm(claim);
             self.fleet.landings.land(claim.number(), Landing::Read);
         }
+    }
+
+    /// It was answered; prompt and answer had so many tokens.
+    pub fn answered(&self, prompt: f64, output: f64) {
+        let Some(end) = self.size.ends.own else { return };
+        let block = self.size.block * prompt / self.size.prompt.max(1.0);
+        self.fleet.residency.write().answered(end, Turn { replica: self.replica, tokens: prompt + output, block });
     }
 }
 

@@ -56,6 +56,13 @@ impl Hints {
         halves.put(key, replica);
     }
 
+    /// A replica has lost its cache: it is nobody's home any more.
+    pub fn forget(&self, replica: ReplicaId) {
+        let mut halves = self.halves.lock();
+        halves.young.retain(|_, home| *home != replica);
+        halves.old.retain(|_, home| *home != replica);
+    }
+
     fn hashed(&self, key: u64) -> u64 {
         xxh3_64_with_seed(&key.to_le_bytes(), self.secret)
     }
@@ -100,5 +107,7 @@ mod tests {
         hints.remember(5, ReplicaId(2));
         hints.remember(5, ReplicaId(3));
         assert_eq!(hints.home(5), Some(ReplicaId(3)));
+        hints.forget(ReplicaId(3));
+        assert_eq!((hints.home(5), hints.home(u64::MAX)), (None, Some(ReplicaId(7))));
     }
 }

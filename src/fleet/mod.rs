@@ -23,6 +23,7 @@ pub mod selection;
 
 use crate::api::catalogue::Catalogue;
 use crate::policy::cost::{Prospect, Tokens};
+use crate::policy::estimate::Prior;
 use crate::policy::flight;
 use crate::policy::hint;
 use crate::policy::lane::{self, Lane};
@@ -30,7 +31,6 @@ use crate::policy::select::{Candidate, Decision, Params};
 use crate::policy::slow_start;
 use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::{Belief, Residency, Served};
-use crate::prefix::turns::Turn;
 use crate::types::ReplicaId;
 use clock::Clock;
 use hints::Hints;
@@ -153,6 +153,13 @@ impl Fleet {
         Tokens { prompt: in_tokens(bytes), block, output: rates.output }
     }
 
+    /// The same of a prompt that follows the turn that ended at `previous`, as dense as that was.
+    fn tokens_after(&self, previous: Option<Place>, bytes: u64, model: Option<&str>) -> Tokens {
+        let tokens = self.tokens(bytes, model);
+        let block = self.residency.read().turn(previous).map_or(tokens.block, |turn| turn.block);
+        Tokens { prompt: tokens.prompt * block / tokens.block, block, ..tokens }
+    }
+
     /// The fleet in one word.
     pub fn health(&self) -> FleetHealth {
         match self.replicas.iter().filter(|r| r.is_healthy()).count() {
@@ -177,14 +184,10 @@ impl Fleet {
     /// A replica has restarted: what it held is gone.
     pub fn forget(&self, id: ReplicaId) {
         self.residency.write().forget(id);
+        self.hints.forget(id);
         if let Some(replica) = self.replica(id) {
-            replica.ask_capacity_again();
+            replica.restarted();
         }
-    }
-
-    /// The prompt that ended at `end` was answered.
-    pub fn answered(&self, end: Place, turn: Turn) {
-        self.residency.write().answered(end, turn);
     }
 
     /// An answer told how many tokens came from the cache; see [`Residency::report`].
@@ -192,8 +195,8 @@ impl Fleet {
         if !self.residency.write().report(id, belief, served) {
             return;
         }
+        self.hints.forget(id);
         if let Some(replica) = self.replica(id) {
-            replica.begin_anew(self.clock.now());
             log::warn!("replica {} has lost its prefix cache: what it held is forgotten", replica.name());
         }
     }
@@ -307,8 +310,10 @@ impl Fleet {
             Some(Fit::Easygoing) => *unlisted,
             Some(Fit::No) => false,
         };
-        let (mut candidates, shares): (SmallVec<_>, SmallVec<[f64; 8]>) =
+        let (mut candidates, shares): (SmallVec<[Candidate; 8]>, SmallVec<[f64; 8]>) =
             pool.filter(|r| fits(r)).map(|r| (candidate(r), slow_start::share(r.age(now), window))).unzip();
+        let prior = Prior::of(candidates.iter().map(|c| c.prospect.rates));
+        candidates.iter_mut().for_each(|c| c.prospect.rates = c.prospect.rates.with(prior));
         slow_start::ease(&mut candidates, &shares);
         candidates
     }
@@ -328,8 +333,6 @@ mod tests {
     use crate::policy::flight::FlightParams;
     use crate::policy::score::{AffinityParams, LoadParams};
     use crate::policy::select::RouteRequest;
-    use crate::prefix::fingerprint::Ends;
-    use crate::prefix::residency::Size;
     use crate::types::{Basis, PolicyKind};
 
     const REQUEST: RouteRequest = RouteRequest {
@@ -362,8 +365,8 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_was_emptied_starts_slowly() {
-        let (fleet, chain) = (fleet(), Arc::from((1..=64).collect::<Vec<u64>>()));
+    fn a_replica_that_came_back_starts_slowly() {
+        let fleet = fleet();
         let loads = |load: u32| {
             fleet.replicas().iter().for_each(|r| r.load.store(load, Relaxed));
             let seen = fleet.candidates(
@@ -374,12 +377,7 @@ mod tests {
             (seen[0].load, seen[1].load)
         };
         assert_eq!(loads(3), (3, 3));
-        let size = Size { prompt: 64.0 * 512.0, block: 512.0, ends: Ends::default() };
-        for _ in 0..3 {
-            let (claim, belief) = fleet.residency.write().claim(&chain, size, ReplicaId(0));
-            fleet.residency.write().confirm(claim);
-            fleet.report(ReplicaId(0), &belief, Served { prompt: 64.0 * 512.0, cached: 0.0, output: 1.0 });
-        }
+        fleet.replicas()[0].begin_anew(fleet.clock().now());
         assert_eq!(loads(0), (0, 0));
         let (emptied, other) = loads(3);
         assert_eq!(other, 3);

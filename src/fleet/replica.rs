@@ -126,8 +126,9 @@ impl Replica {
         self.asks_capacity.swap(false, Relaxed)
     }
 
-    /// Its engine has restarted, perhaps with another cache.
-    pub(super) fn ask_capacity_again(&self) {
+    /// Its engine has restarted, perhaps on another machine or with another cache.
+    pub(super) fn restarted(&self) {
+        self.work.lock().rates.doubt();
         self.asks_capacity.store(self.spec.role.kv_capacity.is_none(), Relaxed);
     }
 
@@ -214,7 +215,8 @@ impl Replica {
         }
         let mut health = self.health.lock();
         let change = health.on(seen, thresholds);
-        if let Some(Transition::Lifted { .. }) = change {
+        // one that worked on all the while was never gone
+        if matches!(change, Some(Transition::Lifted { .. })) && self.inflight() == 0 {
             self.begin_anew(now);
         }
         self.healthy.store(health.is_healthy(), Relaxed);

@@ -40,10 +40,10 @@ struct PromptRead {
 /// What a finished request reported, in tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Reported {
-    /// Prompt tokens that were read.
-    pub new: u64,
-    /// Prompt tokens that came from the cache.
-    pub cached: u64,
+    /// Tokens of the prompt.
+    pub prompt: u64,
+    /// Those that came from the cache, if that is known.
+    pub cached: Option<u64>,
     /// Generated tokens, if known.
     pub output: Option<u64>,
 }
@@ -91,7 +91,9 @@ impl Reservation {
         let Some(read) = self.read.take() else { return };
         let now = self.clock.now();
         let work = &mut *self.replica.work.lock();
-        work.rates.observe_prefill(reported.new as f64, reported.cached as f64, read.took_ms);
+        if let Some(cached) = reported.cached {
+            work.rates.observe_prefill(reported.prompt.saturating_sub(cached) as f64, cached as f64, read.took_ms);
+        }
         if let Some(tokens) = reported.output.filter(|t| *t >= 8) {
             // what others' prompts took meanwhile did not go into these tokens
             let stalled = work.backlog.prefilled_ms() - read.prefilled_ms;

@@ -18,6 +18,10 @@ use pingora_load_balancing::LoadBalancer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Kinds of requests that take turns on their own.
+const KINDS: usize = 64;
 
 /// Chooses among the members of a load balancer.
 pub struct Router {
@@ -27,7 +31,8 @@ pub struct Router {
     /// prompts the second one sees where the first one goes. Done under it: one walk and one
     /// claim of a chain, and a look at each candidate.
     booking: Mutex<()>,
-    turns: AtomicU64,
+    /// How many of each kind were placed.
+    turns: [AtomicU64; KINDS],
 }
 
 /// A prompt to place.
@@ -74,7 +79,7 @@ pub enum Next {
 impl Router {
     /// A router over the members of `balancer`, whose `Config` is `fleet`.
     pub fn new(fleet: Arc<Fleet>, balancer: Arc<LoadBalancer<CacheAware>>) -> Self {
-        Router { fleet, balancer, booking: Mutex::new(()), turns: AtomicU64::new(0) }
+        Router { fleet, balancer, booking: Mutex::new(()), turns: [const { AtomicU64::new(0) }; KINDS] }
     }
 
     /// The fleet.
@@ -92,7 +97,7 @@ impl Router {
             blocks: u32::try_from(prompt.chain.len()).unwrap_or(u32::MAX),
             // filled in where the fleet is known
             tokens: Tokens::default(),
-            salt: self.turns.fetch_add(1, Relaxed),
+            salt: self.turn(prompt),
         };
         let (previous, session) = (prompt.ends.previous, prompt.session);
         let key = encode(RouteKey { request, model: prompt.model, previous, session }, prompt.chain);
@@ -112,6 +117,14 @@ impl Router {
         Some(Placed { decision, reservation, next })
     }
 
+    /// The turn of a prompt among those of its kind: requests of two kinds that alternate must not take turns with each
+    /// other, each kind would find the same replica every time.
+    fn turn(&self, prompt: Prompt<'_>) -> u64 {
+        let kind = xxh3_64(prompt.model.unwrap_or_default().as_bytes()) ^ u64::from(prompt.chain.is_empty());
+        let kind = usize::try_from(kind % KINDS as u64).unwrap_or(0);
+        self.turns[kind].fetch_add(1, Relaxed)
+    }
+
     /// Reserves and claims what a place in a ranking says, on its replica.
     pub fn take(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<(Reservation, ClaimGuard)> {
         Some((self.reserve(ranked, prompt)?, self.claim(ranked.id, prompt)))
@@ -119,7 +132,7 @@ impl Router {
 
     /// Claims a prompt's prefix on a replica.
     pub fn claim(&self, replica: ReplicaId, prompt: Prompt<'_>) -> ClaimGuard {
-        let tokens = self.fleet.tokens(prompt.prompt_bytes, prompt.model);
+        let tokens = self.fleet.tokens_after(prompt.ends.previous, prompt.prompt_bytes, prompt.model);
         let size = Size { prompt: tokens.prompt, block: tokens.block, ends: prompt.ends };
         let claim = ClaimGuard::new(&self.fleet, prompt.chain, size, replica).of_session(prompt.session);
         match self.fleet.params().flight.mode {

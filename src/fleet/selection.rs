@@ -159,7 +159,7 @@ impl CacheAware {
         let fleet = self.fleet.as_ref()?;
         let (mut key, chain) = decode(key)?;
         let bytes = if chain.is_empty() { key.request.body_bytes } else { key.request.prompt_bytes };
-        key.request.tokens = fleet.tokens(bytes, key.model);
+        key.request.tokens = fleet.tokens_after(key.previous, bytes, key.model);
         fleet.choose(self.members.iter().map(|(_, replica)| replica), &key, &chain)
     }
 }

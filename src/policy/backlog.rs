@@ -98,6 +98,16 @@ impl Backlog {
         }
     }
 
+    /// How many of the first prompts are taken for read by now; see [`Self::settle`].
+    fn read_meanwhile(&self, now: f64) -> usize {
+        let mut left = now - self.turn_began;
+        let is_read = |w: &&Waiting| {
+            left -= w.prefill_ms;
+            !w.streams && left >= 0.0
+        };
+        self.waiting.iter().take_while(is_read).count()
+    }
+
     /// Time until the prompts promised so far are read.
     pub fn remaining_ms(&self, now: f64) -> f64 {
         let mut elapsed = (now - self.turn_began).max(0.0);
@@ -119,11 +129,12 @@ impl Backlog {
     /// What a price looks at, with these rates.
     #[expect(clippy::cast_precision_loss, reason = "requests at one replica are few")]
     pub fn prospect(&self, rates: Rates, now: f64) -> Prospect {
+        let read = self.read_meanwhile(now);
         Prospect {
             rates,
             queue_ms: self.remaining_ms(now),
-            waiting: self.waiting.len() as f64,
-            decoding: self.decoding.len() as f64,
+            waiting: (self.waiting.len() - read) as f64,
+            decoding: (self.decoding.len() + read) as f64,
             coming: self.coming(now),
             returning: 0.0,
         }
@@ -147,6 +158,7 @@ impl Backlog {
 
 #[cfg(test)]
 mod tests {
+    use super::super::estimate::START;
     use super::*;
     use proptest::prelude::*;
 
@@ -179,6 +191,8 @@ mod tests {
         let stream = b.begin(0.0, 100.0, true);
         let last = b.begin(0.0, 100.0, true);
         assert_eq!((b.remaining_ms(150.0), b.remaining_ms(250.0), b.remaining_ms(900.0)), (250.0, 150.0, 100.0));
+        let seen = |now| (b.prospect(START, now).waiting, b.prospect(START, now).decoding);
+        assert_eq!((seen(50.0), seen(150.0), seen(900.0)), ((4.0, 0.0), (3.0, 1.0), (2.0, 2.0)));
         // the two were over at 200: the streamed one's turn began then
         assert_eq!(b.first_token(stream, 340.0), Some(Read { took_ms: 140.0 }));
         assert_eq!((b.decoding(), b.prefilled_ms()), (3, 340.0));

@@ -17,8 +17,20 @@ pub struct Rates {
     pub step: f64,
     /// For each further sequence in a step.
     pub step_growth: f64,
-    /// Recent tokens (weighted by their place) behind `prefill_token`.
+    /// Recent tokens (weighted by their place) behind `prefill_token`, those of the start value among them.
     seen_tokens: f64,
+    /// The same without the start value's.
+    own_tokens: f64,
+    /// Answers behind `step`.
+    answers: f64,
+}
+
+/// What replicas are believed to need that have shown little of it yet: what their peers need. An unknown one would
+/// otherwise draw, or lose, everything by a start value that fits none of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prior {
+    prefill_token: f64,
+    step: f64,
 }
 
 /// Context tokens at which attention has doubled the cost of reading a token. Between dense models (below) and those
@@ -26,7 +38,17 @@ pub struct Rates {
 const DOUBLING_CONTEXT: f64 = 250_000.0;
 
 /// Start values: 8,000 prompt tokens and about 80 generated tokens a second.
-pub const START: Rates = Rates { prefill_token: 0.125, step: 12.0, step_growth: 0.15, seen_tokens: MEMORY / 4.0 };
+pub const START: Rates = Rates {
+    prefill_token: 0.125,
+    step: 12.0,
+    step_growth: 0.15,
+    seen_tokens: MEMORY / 4.0,
+    own_tokens: 0.0,
+    answers: 0.0,
+};
+
+/// So many tokens, and answers, of its own count for a replica as much as what is known of its peers.
+const PRIOR: (f64, f64) = (MEMORY / 4.0, 10.0);
 
 /// Tokens over which prefill is averaged.
 const MEMORY: f64 = 100_000.0;
@@ -36,6 +58,8 @@ const PREFILL_CUT: f64 = 8.0;
 const CUT: f64 = 2.0;
 /// How much of a (cut) difference is believed at once.
 const STEP_GAIN: f64 = 0.1;
+/// By how much one prompt may change what is believed, as a factor: after a cold start one may take a minute.
+const MOST_CHANGE: f64 = 1.5;
 /// No engine reads a token faster than this, in milliseconds.
 const LEAST_PREFILL: f64 = 1e-4;
 /// Prompts with fewer new tokens tell more of overheads than of prefill.
@@ -61,9 +85,12 @@ impl Rates {
         let tokens = weighted(new, cached);
         let ms = ms.min(PREFILL_CUT * self.prefill_token * tokens);
         let kept = self.seen_tokens * (-tokens / MEMORY).exp();
-        self.prefill_token = (self.prefill_token * kept + ms) / (kept + tokens);
-        self.prefill_token = self.prefill_token.max(LEAST_PREFILL);
+        let seen = (self.prefill_token * kept + ms) / (kept + tokens);
+        // however long it was, one prompt is one
+        self.prefill_token =
+            seen.clamp(self.prefill_token / MOST_CHANGE, self.prefill_token * MOST_CHANGE).max(LEAST_PREFILL);
         self.seen_tokens = kept + tokens;
+        self.own_tokens = (self.own_tokens + tokens).min(self.seen_tokens);
     }
 
     /// Tokens followed each other after `ms` on average, with `running` sequences in the batch.
@@ -73,6 +100,40 @@ impl Rates {
             let factor = moved(1.0, ms / self.step_ms(running), STEP_GAIN);
             self.step *= factor;
             self.step_growth *= factor;
+            self.answers += 1.0;
+        }
+    }
+
+    /// The machine may be another one: what its peers show counts again.
+    pub fn doubt(&mut self) {
+        self.own_tokens = self.own_tokens.min(PRIOR.0 / 4.0);
+        self.answers = self.answers.min(PRIOR.1 / 4.0);
+    }
+
+    /// These rates as far as they are known, and for the rest those of the peers.
+    #[must_use]
+    pub fn with(mut self, prior: Prior) -> Self {
+        let of = |own: f64, other: f64, seen: f64, weight: f64| (own * seen + other * weight) / (seen + weight);
+        self.prefill_token = of(self.prefill_token, prior.prefill_token, self.own_tokens, PRIOR.0);
+        let step = of(self.step, prior.step, self.answers, PRIOR.1);
+        self.step_growth *= step / self.step;
+        self.step = step;
+        self
+    }
+}
+
+impl Prior {
+    /// What these replicas need on the whole; the start values where none has shown anything.
+    pub fn of(all: impl Iterator<Item = Rates>) -> Self {
+        let sum = |(ms, tokens, steps, answers): (f64, f64, f64, f64), r: Rates| {
+            let count = r.answers.min(PRIOR.1);
+            let steps = steps + r.step * count;
+            (ms + r.prefill_token * r.own_tokens, tokens + r.own_tokens, steps, answers + count)
+        };
+        let (ms, tokens, steps, answers) = all.fold((0.0, 0.0, 0.0, 0.0), sum);
+        Prior {
+            prefill_token: if tokens > 0.0 { ms / tokens } else { START.prefill_token },
+            step: if answers > 0.0 { steps / answers } else { START.step },
         }
     }
 }
@@ -149,6 +210,33 @@ mod tests {
             }
         }
         assert!((0.5..2.0).contains(&(rates.prefill_token / START.prefill_token)), "{rates:?}");
+    }
+
+    #[test]
+    fn an_unknown_replica_is_taken_for_one_of_its_peers_and_a_known_one_for_itself() {
+        let mut slow = START;
+        for _ in 0..200 {
+            slow.observe_prefill(4000.0, 0.0, 10.0 * START.prefill_ms(4000.0, 0.0));
+            slow.observe_step(8.0, 10.0 * START.step_ms(8.0));
+        }
+        let prior = Prior::of([slow, START].into_iter());
+        let (known, unknown) = (slow.with(prior), START.with(prior));
+        assert!((known.prefill_token / unknown.prefill_token - 1.0).abs() < 0.01, "{known:?} {unknown:?}");
+        assert!((known.step_ms(20.0) / unknown.step_ms(20.0) - 1.0).abs() < 0.01, "{known:?} {unknown:?}");
+        let mut fast = START;
+        for _ in 0..200 {
+            fast.observe_prefill(4000.0, 0.0, START.prefill_ms(4000.0, 0.0));
+        }
+        let prior = Prior::of([slow, fast].into_iter());
+        assert!(slow.with(prior).prefill_token > 3.0 * fast.with(prior).prefill_token);
+        assert_eq!(START.with(Prior::of([START; 3].into_iter())), START);
+    }
+
+    #[test]
+    fn one_prompt_that_took_for_ever_does_not_condemn_a_replica() {
+        let mut rates = START;
+        rates.observe_prefill(60_000.0, 0.0, 100.0 * START.prefill_ms(60_000.0, 0.0));
+        assert!(rates.prefill_token <= 1.5 * START.prefill_token);
     }
 
     #[test]

@@ -89,9 +89,11 @@ impl PrefixIndex {
         let mut slots: SmallVec<[u32; 512]> = chain.iter().map_while(|print| self.find(*print)).collect();
         let known = slots.len();
         let marks = self.marks(&slots);
-        // first what is there, so that making room does not take it; then what is new; then again what is there, so
-        // that no block is older than what follows it
-        self.touch_backwards(&slots, stamp);
+        // where room is to be made: first what is there, so that it is not taken; then what is new; then again what is
+        // there, so that no block is older than what follows it
+        if self.blocks() + chain.len() - known > self.max_blocks {
+            self.touch_backwards(&slots, stamp);
+        }
         slots.resize(chain.len(), NONE);
         for (slot, print) in slots[known..].iter_mut().zip(&chain[known..]).rev() {
             *slot = self.find_or_insert(*print, stamp);
@@ -144,10 +146,20 @@ impl PrefixIndex {
 
     /// Takes back that `replica` holds the blocks of `chain` from `from` on.
     pub fn withdraw(&mut self, chain: &[u64], from: usize, replica: ReplicaId) {
+        // the last exchange of sets: neighbours usually repeat it
+        let mut last = None;
         for print in chain.iter().skip(from) {
             let Some(slot) = self.find(*print) else { continue };
             let set = self.nodes[slot as usize].set;
-            let left = self.sets.remove(set, replica);
+            let left = match last {
+                Some((before, after)) if before == set && after != SetId::EMPTY => {
+                    self.sets.share(after);
+                    self.sets.release(set);
+                    after
+                }
+                _ => self.sets.remove(set, replica),
+            };
+            last = Some((set, left));
             self.nodes[slot as usize].set = left;
             if left == SetId::EMPTY {
                 self.delete(slot);

@@ -102,6 +102,8 @@ impl LruModel {
         if self.log.len() >= LOG {
             self.join_older();
         }
+        // numbers wrap: a floor that is very old would come to lie above everything
+        self.floor = self.floor.filter(|f| now.wrapping_sub(*f) < Stamp::MAX / 4);
         self.log.push_back((now, tokens));
     }
 
@@ -132,6 +134,9 @@ impl LruModel {
 
     /// How many of the first `most` blocks of a chain are there, `block` tokens each.
     pub fn held(&self, runs: &Marks, most: u32, block: f64) -> u32 {
+        if self.keeps.is_infinite() && self.floor.is_none() {
+            return most;
+        }
         let mut held = 0;
         for run in runs {
             if held >= most || self.floor.is_some_and(|f| not_later(run.used, f)) {
@@ -172,6 +177,11 @@ impl LruModel {
         self.returned = self.returned * KEPT + returned.min(tokens);
     }
 
+    /// Whether a block may well have been evicted at this distance, going by what else was there.
+    pub fn explains(&self, distance: f64) -> bool {
+        distance > self.outlived / 2.0
+    }
+
     /// A block was evicted at this distance from its last use at claim `used`.
     pub fn was_evicted(&mut self, used: Stamp, distance: f64) {
         let before = used.wrapping_sub(1);
@@ -179,7 +189,7 @@ impl LruModel {
             self.floor = Some(before);
         }
         // a block that is gone much sooner than others stayed was not evicted: the cache was emptied
-        if distance < self.keeps && distance > self.outlived / 2.0 {
+        if distance < self.keeps && self.explains(distance) {
             let touched: f64 = self.log.iter().map(|(_, tokens)| tokens).sum();
             self.keeps = distance.max(self.keeps.min(touched) / STEP);
         }

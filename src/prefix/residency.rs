@@ -11,7 +11,7 @@
 
 use super::fingerprint::{Ends, Place};
 use super::index::PrefixIndex;
-use super::lru::{LruModel, Mark, Marks, Stamp};
+use super::lru::{LruModel, Mark, Stamp};
 use super::turns::{Turn, Turns};
 use crate::types::ReplicaId;
 use std::sync::Arc;
@@ -39,9 +39,10 @@ pub struct Belief {
     /// Of these, the blocks that were not believed to be evicted.
     pub held: u32,
     /// When the known ones were last used: at which claim, and how many tokens were touched since.
-    runs: Marks<(Stamp, f64)>,
-    /// Tokens of a block.
+    runs: Vec<Mark<(Stamp, f64)>>,
+    /// Tokens of a block, and of all of it, as far as they were known.
     block: f64,
+    prompt: f64,
 }
 
 /// The size of a prompt, and where its turns end.
@@ -80,7 +81,9 @@ pub struct Residency {
 struct AtReplica {
     pending: Vec<Pending>,
     lru: LruModel,
-    /// Answers in a row that denied all of a prefix that was believed to be held.
+    /// Whether it ever reported cached tokens.
+    caches: bool,
+    /// Answers in a row that denied what was believed to be held.
     denials: u32,
     /// Whether that was told, and no answer has spoken of cached tokens since.
     told: bool,
@@ -99,12 +102,21 @@ struct Pending {
     chain: Arc<[u64]>,
     /// Blocks before this one were held already, or are vouched for by somebody else.
     added_from: usize,
+    /// The fingerprint of that block, so that most comparisons need not look at the chain.
+    key: Option<u64>,
+    /// Tokens of the prompt.
+    tokens: f64,
 }
 
 impl Pending {
     /// Whether it vouches for blocks of `chain`. Fingerprints are chained: where one block is the same, all before it are.
     fn reads(&self, chain: &[u64]) -> bool {
-        self.chain.get(self.added_from).is_some_and(|print| chain.get(self.added_from) == Some(print))
+        self.key.is_some() && chain.get(self.added_from).copied() == self.key
+    }
+
+    fn set_added_from(&mut self, block: usize) {
+        self.added_from = block;
+        self.key = self.chain.get(block).copied();
     }
 }
 
@@ -159,9 +171,9 @@ impl Residency {
             .filter(|turn| turn.replica == replica)
             .map(|t| t.after(added_from, size.block));
         let at = self.at(replica);
-        let vouched = |other: &Pending| shared(chain, &other.chain) > other.added_from;
-        let known = at.pending.iter().filter(|o| vouched(o)).map(|o| o.added_from).fold(added_from, usize::min);
-        at.pending.push(Pending { number, chain: chain.clone(), added_from });
+        let known = at.pending.iter().filter(|o| o.reads(chain)).map(|o| o.added_from).fold(added_from, usize::min);
+        let (key, tokens) = (chain.get(added_from).copied(), size.prompt);
+        at.pending.push(Pending { number, chain: chain.clone(), added_from, key, tokens });
         let known = u32::try_from(known).unwrap_or(u32::MAX);
         let held = at.lru.held(&marks, known, size.block);
         let used = |m: &Mark<Stamp>| Mark { end: m.end, used: (m.used, at.lru.distance(m.used, f64::MAX)), own: m.own };
@@ -171,14 +183,14 @@ impl Residency {
             at.lru.take(last.used, tail);
         }
         at.lru.touch(now, &marks, there, size.block, size.prompt);
-        (Claim { replica, number }, Belief { known, held, runs, block: size.block })
+        (Claim { replica, number }, Belief { known, held, runs, block: size.block, prompt: size.prompt })
     }
 
     /// The engine has generated: the whole prompt is in its cache.
     pub fn confirm(&mut self, claim: Claim) {
         let Some(held) = self.take(claim) else { return };
-        for other in &mut self.at(claim.replica).pending {
-            other.added_from = other.added_from.max(shared(&held.chain, &other.chain));
+        for other in self.at(claim.replica).pending.iter_mut().filter(|o| o.reads(&held.chain)) {
+            other.set_added_from(shared(&held.chain, &other.chain));
         }
     }
 
@@ -186,12 +198,13 @@ impl Residency {
     pub fn withdraw(&mut self, claim: Claim) {
         let Some(failed) = self.take(claim) else { return };
         let mut from = failed.added_from;
-        for other in &mut self.at(claim.replica).pending {
-            let common = shared(&failed.chain, &other.chain);
-            if common > failed.added_from {
-                // the other one takes over what both would have added
-                other.added_from = other.added_from.min(failed.added_from);
-                from = from.max(common);
+        let at = self.at(claim.replica);
+        at.lru.take(stamp(failed.number), failed.tokens);
+        for other in at.pending.iter_mut().filter(|o| failed.reads(&o.chain)) {
+            // the other one takes over what both would have added
+            from = from.max(shared(&failed.chain, &other.chain));
+            if other.added_from > failed.added_from {
+                other.set_added_from(failed.added_from);
             }
         }
         self.index.withdraw(&failed.chain, from, claim.replica);
@@ -210,26 +223,38 @@ impl Residency {
     /// were believed to be there and were not, or the other way round, teach what its replica keeps. Returns whether the
     /// replica has lost its cache, if that is news: an engine that never caches is not reported again and again.
     pub fn report(&mut self, replica: ReplicaId, belief: &Belief, served: Served) -> bool {
+        // now that its tokens are known, those of its blocks are
+        let block = belief.block * served.prompt / belief.prompt.max(1.0);
         let at = self.at(replica);
-        at.lru.has_served(belief, served);
-        if belief.known < LEAST_PREDICTED {
+        at.lru.touch_more(served.output);
+        at.caches |= served.cached > 0.0;
+        // an engine that always says 0 does not tell
+        if block <= 0.0 || !at.caches {
             return false;
         }
-        if served.cached > 0.0 {
-            (at.denials, at.told) = (0, false);
-            at.lru.learn(belief, served);
+        let (cached, known) = (served.cached / block, f64::from(belief.known));
+        at.lru.has_read((served.prompt - served.cached).max(0.0), (known - cached).max(0.0) * block);
+        let held = f64::from(belief.held);
+        let slack = SLACK.0 + SLACK.1 * held;
+        if cached >= held - slack {
+            at.denials = if cached > 0.0 { 0 } else { at.denials };
+            at.told &= cached <= 0.0;
+            if belief.known >= LEAST_PREDICTED
+                && let Some((used, distance)) = belief.kept(cached.min(known) - slack, block).filter(|_| cached > 0.0)
+            {
+                at.lru.was_kept(used, distance);
+            }
             return false;
         }
-        if belief.held < LEAST_PREDICTED {
-            return false;
-        }
+        let Some((used, distance)) = belief.gone(cached + 1.0, block) else { return false };
         at.denials += 1;
-        // a single one may be a prompt of its own kind
-        if at.denials < DENIALS {
+        // a single one may be a prompt of its own kind, unless part of it was there, and what is missing is old or much
+        let is_plain = cached > 0.0 && (cached < held / 2.0 || at.lru.explains(distance));
+        if at.denials < DENIALS && !is_plain {
             return false;
         }
-        at.lru.learn(belief, served);
-        !std::mem::replace(&mut at.told, true)
+        at.lru.was_evicted(used, distance);
+        cached <= 0.0 && !std::mem::replace(&mut at.told, true)
     }
 
     /// What one more allocated token is likely to drive out at `replica` and have read again; see
@@ -267,34 +292,21 @@ impl Residency {
     }
 }
 
-impl LruModel {
-    fn has_served(&mut self, belief: &Belief, served: Served) {
-        let known = f64::from(belief.known) * belief.block;
-        self.touch_more(served.output);
-        let read = (served.prompt - served.cached).max(0.0);
-        self.has_read(read, (known.min(served.prompt) - served.cached).max(0.0));
-    }
-
-    fn learn(&mut self, belief: &Belief, served: Served) {
-        let (cached, held) = (served.cached / belief.block, f64::from(belief.held));
-        let slack = SLACK.0 + SLACK.1 * held;
-        if cached < held - slack {
-            if let Some((used, distance)) = belief.last_use(cached + 1.0) {
-                self.was_evicted(used, distance);
-            }
-        } else if let Some((used, distance)) = belief.last_use(cached.min(f64::from(belief.known)) - slack) {
-            self.was_kept(used, distance);
-        }
-    }
-}
-
 impl Belief {
-    /// When the block at `depth` was last used: at which claim, and how many tokens were touched since, those of its
-    /// own prompt that go before it not counted. `None` when somebody else may have used it.
-    fn last_use(&self, depth: f64) -> Option<(Stamp, f64)> {
+    /// The last use of a block that was there, at `depth`: at which claim, and how many tokens were touched since, those
+    /// of its own prompt that go before it not counted. `None` where others may have used it. `block` tokens a block.
+    fn kept(&self, depth: f64, block: f64) -> Option<(Stamp, f64)> {
         let run = self.runs.iter().find(|run| f64::from(run.end) >= depth)?;
+        self.gone(depth, block).filter(|_| run.own)
+    }
+
+    /// The same of a block that was not there, or of the first one after it that nobody else uses: it is gone, too.
+    fn gone(&self, depth: f64, block: f64) -> Option<(Stamp, f64)> {
+        let run = self.runs.iter().find(|run| run.own && f64::from(run.end) >= depth)?;
+        let start = self.runs.iter().rev().find(|r| r.end < run.end).map_or(0.0, |r| f64::from(r.end));
         let (used, distance) = run.used;
-        (run.own && depth > 0.0).then(|| (used, (distance - (f64::from(run.end) - depth) * self.block).max(0.0)))
+        let before = (f64::from(run.end) - depth.max(start)) * block;
+        (depth > 0.0).then(|| (used, (distance - before).max(0.0)))
     }
 }
 

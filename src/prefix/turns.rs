@@ -24,6 +24,8 @@ pub struct Turn {
     pub replica: ReplicaId,
     /// Tokens of its prompt and of the answer.
     pub tokens: f64,
+    /// Tokens of one block of its prompt: prose and source code differ, so each conversation has its own.
+    pub block: f64,
 }
 
 type Half = HashMap<u64, Turn, BuildHasherDefault<AsItIs>>;
@@ -83,7 +85,7 @@ mod tests {
     fn the_last_turns_are_known_and_no_more_are_kept() {
         let mut turns = Turns::default();
         let print = |n: usize| (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let turn = |n: u16| Turn { replica: ReplicaId(n), tokens: 7.0 };
+        let turn = |n: u16| Turn { replica: ReplicaId(n), tokens: 7.0, block: 512.0 };
         for n in 0..3 * HALF {
             turns.set(print(n), turn(1));
         }

@@ -12,7 +12,7 @@ use crate::fleet::reservation::Reservation;
 use crate::fleet::router::Next;
 use crate::policy::flight::Flight;
 use crate::policy::retry::{Verdict, next_place};
-use crate::policy::select::Decision;
+use crate::policy::select::{Decision, Ranked};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use pingora_core::protocols::TcpKeepalive;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -131,7 +131,16 @@ impl Proxy {
 
     /// Brings the replica that is to be tried next to `position` of the ranking, the others keeping their order.
     fn prefer_other_nodes(&self, decision: &mut Decision, position: usize) {
-        let next = next_place(&self.router.fleet().nodes(decision), position, decision.preferred);
+        // the ranking may be old: those that are fenced by now go last
+        let fleet = self.router.fleet();
+        let is_fenced = |r: &Ranked| !fleet.replica(r.id).is_some_and(|r| r.is_healthy());
+        let (end, group) = (decision.ranked.len(), decision.preferred.max(position));
+        for places in [position..group.min(end), position..end] {
+            if decision.ranked.get(position).is_some_and(is_fenced) {
+                decision.ranked[places].sort_by_key(is_fenced);
+            }
+        }
+        let next = next_place(&fleet.nodes(decision), position, decision.preferred);
         if let Some(next) = next {
             decision.ranked[position..=next].rotate_right(1);
         }

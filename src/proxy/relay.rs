@@ -10,7 +10,6 @@ use crate::fleet::pins::id_key;
 use crate::fleet::reservation::Reported;
 use crate::policy::retry::Failure;
 use crate::prefix::residency::Served;
-use crate::prefix::turns::Turn;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{StatusCode, Version};
@@ -151,14 +150,12 @@ impl Proxy {
         let fleet = self.router.fleet();
         let model = ctx.prompt.model.as_deref();
         fleet.models().learn(model, ctx.prompt.prompt_bytes, prompt, completion);
-        let replica = attempt.reservation.replica().id;
         let [whole, made] = [prompt, completion.unwrap_or_default()].map(|n| n as f64);
-        if let Some(end) = ctx.prompt.ends.own {
-            fleet.answered(end, Turn { replica, tokens: whole + made });
-        }
-        // without a word on the cache, what was new cannot be told from what was held
-        let Some(cached) = cached else { return };
-        attempt.reservation.learn(Reported { new: prompt.saturating_sub(cached), cached, output: completion });
+        attempt.claim.answered(whole, made);
+        // without a word on the cache, what was new can only be told where nothing was known
+        let told = cached.or((attempt.claim.belief().known == 0).then_some(0));
+        attempt.reservation.learn(Reported { prompt, cached: told, output: completion });
+        let (Some(cached), replica) = (cached, attempt.reservation.replica().id) else { return };
         if let Some(chosen) = ctx.route.as_ref().and_then(|r| r.decision.ranked.get(r.position)) {
             self.metrics.predicted((chosen.held as u64).min(prompt));
         }

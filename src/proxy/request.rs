@@ -47,8 +47,11 @@ impl Proxy {
         }
         if ctx.endpoint.is_read() || self.must_know_model(session.req_header()) {
             self.read_prompt(session, ctx).await?;
-        } else if content_length(session.req_header()).is_some_and(|n| n > self.settings.max_body) {
-            return refuse(ctx, ErrorKind::BodyTooLarge);
+        } else if let Some(length) = content_length(session.req_header()) {
+            ctx.prompt.body_bytes = length as u64;
+            if length > self.settings.max_body {
+                return refuse(ctx, ErrorKind::BodyTooLarge);
+            }
         }
         let head = session.req_header();
         if let Some(id) = stored_response(head.method.as_str(), head.uri.path()) {

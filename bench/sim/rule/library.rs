@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use ramjet::policy::backlog::{Backlog, Read, Ticket};
 use ramjet::policy::cost::{Prospect, Tokens};
-use ramjet::policy::estimate::{MODEL_START, ModelRates, Rates, START};
+use ramjet::policy::estimate::{MODEL_START, ModelRates, Prior, Rates, START};
 use ramjet::policy::flight::{FlightParams, choose};
 use ramjet::policy::score::{AffinityParams, LoadParams};
 use ramjet::policy::select::{Candidate, Params, RouteRequest};
@@ -82,7 +82,14 @@ impl Library {
         self.model.observe_output(output);
         let replica = id_of(booked.replica);
         if let Some(end) = request.ends.own {
-            self.residency.answered(end, Turn { replica, tokens: prompt + output });
+            self.residency.answered(
+                end,
+                Turn {
+                    replica,
+                    tokens: prompt + output,
+                    block: to_float(self.params.load.block_bytes) * prompt / to_float(request.bytes),
+                },
+            );
         }
         self.residency.report(replica, &booked.belief, Served { prompt, cached, output });
         let (Some(read), rates) = (booked.read, &mut self.rates[booked.replica]) else { return };
@@ -117,6 +124,7 @@ impl Rule for Library {
         };
         let mut confirmed = overlaps.clone();
         self.residency.confirmed(&request.chain, &mut confirmed);
+        let prior = Prior::of(self.rates.iter().copied());
         let candidate = |slot: usize| Candidate {
             id: id_of(slot),
             healthy: know.healthy[slot],
@@ -126,7 +134,7 @@ impl Rule for Library {
             load: self.loads[slot],
             prospect: Prospect {
                 returning: self.residency.returning(id_of(slot)),
-                ..self.backlogs[slot].prospect(self.rates[slot], now)
+                ..self.backlogs[slot].prospect(self.rates[slot].with(prior), now)
             },
         };
         let candidates: Vec<Candidate> = (0..self.loads.len()).map(candidate).collect();

@@ -87,9 +87,12 @@ fn session(name: u64, blocks: u64) -> Arc<[u64]> {
 fn after_two_denials_in_a_row_nothing_older_gets_credit() {
     let mut r = Residency::new(1 << 20);
     for name in 1..=9 {
-        assert_eq!(serve(&mut r, &session(name, 20), 0), (Belief { block: BLOCK, ..Belief::default() }, false));
+        assert!(!serve(&mut r, &session(name, 20), 0).1);
     }
     let reading = claim(&mut r, &session(10, 20));
+    assert!(!serve(&mut r, &session(8, 20), 0).1 && !serve(&mut r, &session(8, 20), 0).1);
+    assert_eq!(overlap(&r, &session(2, 20)), 20, "an engine that always says 0 says nothing");
+    serve(&mut r, &session(3, 20), 20);
     assert!(!serve(&mut r, &session(8, 20), 0).1);
     assert!(!serve(&mut r, &session(3, 20), 20).1, "the other was a prompt of its own kind");
     assert!(!serve(&mut r, &session(8, 20), 0).1);
@@ -103,6 +106,56 @@ fn after_two_denials_in_a_row_nothing_older_gets_credit() {
     assert!(overlap(&r, &session(2, 20)) == 20 && overlap(&r, &session(6, 20)) > 10, "it was there after all");
     r.withdraw(reading);
     assert_eq!(overlap(&r, &session(10, 20)), 0);
+}
+
+/// A trunk of 10 blocks that every session of two replicas shares, then its own.
+fn branch(name: u64) -> Arc<[u64]> {
+    (0..10).chain((0..20).map(|n| name * 1000 + n)).collect()
+}
+
+#[test]
+fn an_emptied_cache_is_noticed_although_its_trunk_was_read_again() {
+    let mut r = Residency::new(1 << 20);
+    let size = Size { prompt: 30.0 * BLOCK, block: BLOCK, ends: Ends::default() };
+    let (other, _) = r.claim(&branch(50), size, ReplicaId(1));
+    r.confirm(other);
+    for name in (1..=9).chain([1]) {
+        serve(&mut r, &branch(name), if name == 1 { 30 } else { 10 });
+    }
+    serve(&mut r, &branch(8), 0);
+    assert_eq!(overlap(&r, &branch(2)), 30);
+    serve(&mut r, &branch(7), 10);
+    assert_eq!([2, 6].map(|n| overlap(&r, &branch(n))), [10, 10], "the trunk is there again, they are not");
+}
+
+#[test]
+fn text_that_is_less_dense_than_most_is_not_taken_for_evicted() {
+    let mut r = Residency::new(1 << 20);
+    let run = |r: &mut Residency, name: u64, density: f64| {
+        let (claim, belief) = believe(r, &session(name, 100));
+        r.confirm(claim);
+        let prompt = (100.0 * BLOCK + 100.0) * density;
+        r.report(R, &belief, Served { prompt, cached: f64::from(belief.known) * BLOCK * density, output: 1.0 });
+        belief
+    };
+    for _ in 0..20 {
+        for (name, density) in [(1, 0.6), (2, 1.0), (3, 1.5)] {
+            run(&mut r, name, density);
+        }
+    }
+    assert_eq!([1, 2, 3].map(|name| run(&mut r, name, 1.0).held), [100; 3]);
+}
+
+#[test]
+fn a_prompt_that_was_refused_drives_nothing_out() {
+    let mut r = Residency::new(1 << 20);
+    r.set_capacity(R, 50.0 * BLOCK);
+    serve(&mut r, &session(1, 20), 0);
+    for name in 2..10 {
+        let refused = claim(&mut r, &session(name, 40));
+        r.withdraw(refused);
+    }
+    assert_eq!(overlap(&r, &session(1, 20)), 20);
 }
 
 /// An engine that keeps the last `keeps` blocks, in the order of their use, the last block of a prompt going first.
@@ -143,7 +196,7 @@ fn mean_error(capacity: Option<f64>, keeps: usize, order: impl Fn(u64) -> u64) -
 #[test]
 fn what_is_evicted_gets_no_credit_whether_the_capacity_is_known_or_learned() {
     // few or many sessions come in between: some come back soon, others late
-    let order = |turn: u64| if turn.is_multiple_of(3) { turn / 3 % 4 } else { 4 + turn % 16 };
+    let order = |turn: u64| if turn.is_multiple_of(3) { turn / 3 % 2 } else { 2 + turn % 16 };
     let (known, learned) = (mean_error(Some(200.0 * BLOCK), 200, order), mean_error(None, 200, order));
     let blind = mean_error(Some(f64::MAX), 10_000, order);
     assert!(blind < 0.1 && known < 3.0 && learned < 5.0, "{blind} {known} {learned}");
@@ -153,7 +206,7 @@ fn what_is_evicted_gets_no_credit_whether_the_capacity_is_known_or_learned() {
 fn a_conversation_that_goes_on_contains_what_was_generated() {
     let mut r = Residency::new(1 << 20);
     let end = Place { print: 99, blocks: 20 };
-    let turn = Turn { replica: R, tokens: 20.0 * 512.0 + 150.0 };
+    let turn = Turn { replica: R, tokens: 20.0 * 512.0 + 150.0, block: BLOCK };
     assert_eq!((r.turn(Some(end)), r.turn(None)), (None, None));
     r.answered(end, turn);
     assert_eq!((r.turn(Some(end)), turn.after(20, BLOCK), turn.after(30, BLOCK)), (Some(turn), 150.0, 0.0));
