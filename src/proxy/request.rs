@@ -42,6 +42,7 @@ impl Proxy {
                 return refuse(ctx, ErrorKind::Unauthorized);
             }
         }
+        ctx.priority = self.settings.priority.take(session.req_header_mut());
         if self.show_models(session, ctx).await? {
             return Ok(true);
         }
