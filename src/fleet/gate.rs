@@ -49,6 +49,7 @@ struct State {
 #[derive(Debug)]
 struct Room {
     inflight: u32,
+    /// By slot; those that are missing have nothing.
     at: Vec<u32>,
     most: u32,
     most_at: u32,
@@ -103,14 +104,13 @@ pub enum Entry {
 }
 
 impl Gate {
-    /// A gate in front of `replicas` replicas; `None` when nothing is limited.
-    pub fn new(limits: Limits, replicas: usize, clock: Clock) -> Option<Arc<Self>> {
+    /// A gate with nothing in flight; `None` when nothing is limited.
+    pub fn new(limits: Limits, clock: Clock) -> Option<Arc<Self>> {
         if limits.inflight.is_none() && limits.per_replica.is_none() {
             return None;
         }
         let most = |limit: Option<u32>| limit.unwrap_or(u32::MAX);
-        let room =
-            Room { inflight: 0, at: vec![0; replicas], most: most(limits.inflight), most_at: most(limits.per_replica) };
+        let room = Room { inflight: 0, at: Vec::new(), most: most(limits.inflight), most_at: most(limits.per_replica) };
         let state = State { room, queue: FairQueue::new(limits.queue), drain: Drain::default() };
         Some(Arc::new(Gate { state: Mutex::new(state), clock }))
     }
@@ -138,6 +138,7 @@ impl Gate {
             true => Some(state.queue.push_again(line, waiter)),
             false => state.queue.push(line, waiter),
         };
+        state.notice(self.clock.now());
         match ticket {
             Some(ticket) => Entry::Wait(Waiting { gate: self.clone(), line, ticket, told, is_over: false }),
             None => Entry::Full,
@@ -176,6 +177,7 @@ impl Gate {
             if let Some(waiter) = state.queue.get_mut(waiting.line, waiting.ticket) {
                 waiter.wanted.clone_from(&wanted);
                 state.hand_out();
+                state.notice(self.clock.now());
             }
         }
         match waiting.try_take() {
@@ -216,11 +218,16 @@ impl State {
         self.room.give_back(replica);
         self.hand_out();
     }
+
+    /// Whether somebody waits, for the pace at which the queue goes.
+    fn notice(&mut self, now: f64) {
+        self.drain.waits(now, !self.queue.is_empty());
+    }
 }
 
 impl Room {
     fn fits(&self, replica: ReplicaId) -> bool {
-        self.at.get(replica.index()).is_some_and(|n| *n < self.most_at)
+        self.at.get(replica.index()).is_none_or(|n| *n < self.most_at)
     }
 
     fn find(&self, wanted: &Wanted) -> Option<usize> {
@@ -231,8 +238,12 @@ impl Room {
     }
 
     fn take(&mut self, replica: ReplicaId) {
+        let slot = replica.index();
+        if slot >= self.at.len() {
+            self.at.resize(slot + 1, 0);
+        }
         self.inflight += 1;
-        self.at[replica.index()] += 1;
+        self.at[slot] += 1;
     }
 
     fn give_back(&mut self, replica: ReplicaId) {
@@ -254,6 +265,7 @@ impl Drop for Permit {
         let mut state = self.gate.state.lock();
         state.drain.ended(now);
         state.give_back(self.replica);
+        state.notice(now);
     }
 }
 
@@ -290,6 +302,7 @@ impl Drop for Waiting {
         {
             state.give_back(replica);
         }
+        state.notice(self.gate.clock.now());
     }
 }
 

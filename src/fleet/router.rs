@@ -104,7 +104,7 @@ impl Router {
     /// The same router under `limits`.
     #[must_use]
     pub fn limited(self, limits: Limits) -> Self {
-        let gate = Gate::new(limits, self.fleet.replicas().len(), self.fleet.clock());
+        let gate = Gate::new(limits, self.fleet.clock());
         Router { gate, ..self }
     }
 

@@ -20,7 +20,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// While both classes wait, one of so many that go is a batch request.
 pub const EVERY: u32 = 9;
 /// Over how long ends of requests are averaged, in milliseconds.
-const MEMORY_MS: f64 = 10_000.0;
+const MEMORY_MS: f64 = 30_000.0;
+/// What a queue's pace is taken to be before it was seen, as ends and milliseconds: one a second, soon forgotten.
+const GUESS: (f64, f64) = (0.5, 500.0);
 /// The longest that a client is told to stay away, in seconds.
 const LONGEST_S: f64 = 60.0;
 
@@ -201,33 +203,45 @@ pub fn pass_over(decision: &mut Decision, place: usize) {
     }
 }
 
-/// How fast requests end: a count that old ends fade out of.
+/// How fast requests end while others wait. When nobody waits, they end as fast as they come, which says nothing of how
+/// fast a queue would go; so that time does not count, and old times fade.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Drain {
-    since: Option<f64>,
     at: f64,
+    waits: bool,
     ends: f64,
+    time: f64,
 }
 
 impl Drain {
     /// A request ended at `now`, in milliseconds on any clock.
     pub fn ended(&mut self, now: f64) {
-        self.since.get_or_insert(now);
-        self.ends = self.left(now) + 1.0;
-        self.at = now;
+        self.pass(now);
+        if self.waits {
+            self.ends += 1.0;
+        }
     }
 
-    /// Ends a second, lately.
+    /// From `now` on somebody waits, or nobody.
+    pub fn waits(&mut self, now: f64, whether: bool) {
+        self.pass(now);
+        self.waits = whether;
+    }
+
+    /// Ends a second, at which a queue goes; about one, as long as there was none.
     pub fn per_second(&self, now: f64) -> f64 {
-        let Some(since) = self.since else { return 0.0 };
-        // the time that the count stands for: less than the memory, as long as it is young; a second at least, or a few
-        // ends at the beginning would be a torrent
-        let seen = (MEMORY_MS * (1.0 - (-(now - since) / MEMORY_MS).exp())).max(1000.0);
-        self.left(now) / seen * 1000.0
+        let mut seen = *self;
+        seen.pass(now);
+        (seen.ends + GUESS.0) / (seen.time + GUESS.1) * 1000.0
     }
 
-    fn left(&self, now: f64) -> f64 {
-        self.ends * (-(now - self.at).max(0.0) / MEMORY_MS).exp()
+    fn pass(&mut self, now: f64) {
+        if self.waits {
+            let kept = (-(now - self.at).max(0.0) / MEMORY_MS).exp();
+            self.ends *= kept;
+            self.time = self.time * kept + MEMORY_MS * (1.0 - kept);
+        }
+        self.at = now;
     }
 }
 

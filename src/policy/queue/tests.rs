@@ -1,6 +1,11 @@
 //! The queue against what it promises: bounds, order, turns, and that nobody waits for ever.
 
 use super::*;
+use crate::policy::cost::Price;
+use crate::policy::hint::HintUse;
+use crate::policy::lane::Gate;
+use crate::policy::select::Ranked;
+use crate::types::ReplicaId;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -102,18 +107,82 @@ fn a_client_stays_away_for_as_long_as_the_queue_takes() {
 }
 
 #[test]
-fn the_rate_follows_what_ends() {
+fn the_pace_is_that_of_a_queue_and_not_of_quiet_times() {
     let mut drain = Drain::default();
-    assert!(drain.per_second(5.0).abs() < 1e-9);
-    drain.ended(0.0);
-    assert!((drain.per_second(0.0) - 1.0).abs() < 1e-9);
-    for n in 1..=1000 {
-        drain.ended(f64::from(n) * 50.0);
+    assert!((drain.per_second(5.0) - 1.0).abs() < 1e-9, "a guess");
+    // one a minute comes, and ends
+    for n in 1..=100 {
+        drain.ended(f64::from(n) * 60_000.0);
     }
-    let steady = drain.per_second(50_000.0);
-    assert!((19.0..21.0).contains(&steady), "{steady}");
-    let later = drain.per_second(80_000.0);
-    assert!((0.8..1.2).contains(&later), "{later}");
+    assert!((drain.per_second(6_000_000.0) - 1.0).abs() < 1e-9, "nobody waited");
+    drain.waits(6_000_000.0, true);
+    for n in 1..=40 {
+        drain.ended(6_000_000.0 + f64::from(n) * 50.0);
+    }
+    let soon = drain.per_second(6_002_000.0);
+    assert!((15.0..20.0).contains(&soon), "{soon}");
+    // then the engines hang
+    let later = drain.per_second(6_200_000.0);
+    assert!((0.0..0.05).contains(&later), "{later}");
+    drain.waits(6_002_000.0, false);
+    assert!((drain.per_second(6_200_000.0) - soon).abs() < 1e-9, "what was learned is kept");
+}
+
+#[test]
+fn a_client_gets_the_class_that_it_may_have() {
+    use Priority::{Batch, Interactive};
+    for (asked, allowed, class_) in [
+        (None, &[Interactive, Batch][..], Interactive),
+        (Some("batch"), &[Interactive, Batch], Batch),
+        (Some(" BATCH "), &[Interactive, Batch], Batch),
+        (Some("urgent"), &[Interactive, Batch], Interactive),
+        (None, &[Batch, Interactive], Batch),
+        (Some("interactive"), &[Batch, Interactive], Interactive),
+        (Some("interactive"), &[Batch], Batch),
+        (Some("batch"), &[Interactive], Interactive),
+        (Some("batch"), &[], Interactive),
+    ] {
+        assert_eq!(class(asked, allowed), class_, "{asked:?} of {allowed:?}");
+    }
+}
+
+fn decision(overlaps: &[u32], reason: Reason) -> Decision {
+    let ranked = (0..).zip(overlaps).map(|(slot, overlap)| Ranked {
+        id: ReplicaId(slot),
+        overlap: *overlap,
+        held: 0.0,
+        credit: 0,
+        load: 0,
+        score: 0.0,
+        price: Price::default(),
+        units: 1,
+    });
+    let hint = Some(HintUse { home: Some(ReplicaId(0)), break_ms: 1.0, stays: true });
+    let flight = Some(Flight::Follower);
+    Decision { ranked: ranked.collect(), reason, flight, hint, gate: Gate::Open, preferred: overlaps.len() }
+}
+
+#[test]
+fn a_full_replica_is_passed_over_and_the_reason_says_so() {
+    for (overlaps, reason, place, order, wanted) in [
+        (&[9, 4, 0][..], Reason::Affinity, 0, [0, 1, 2], Reason::Affinity),
+        (&[9, 4, 0], Reason::Affinity, 1, [1, 0, 2], Reason::Spill),
+        (&[9, 4, 0], Reason::Hint, 2, [2, 0, 1], Reason::Spill),
+        (&[0, 0, 0], Reason::Cold, 1, [1, 0, 2], Reason::Cold),
+        (&[1, 4, 0], Reason::Spill, 1, [1, 0, 2], Reason::Spill),
+        (&[0, 0, 0], Reason::RoundRobin, 2, [2, 0, 1], Reason::RoundRobin),
+    ] {
+        let mut decided = decision(overlaps, reason);
+        pass_over(&mut decided, place);
+        let found: Vec<_> = decided.ranked.iter().map(|r| r.id.0).collect();
+        assert_eq!((found.as_slice(), decided.reason), (&order[..], wanted), "{reason:?} {place}");
+        let moved = place > 0;
+        assert_eq!(decided.flight, Some(if moved { Flight::Apart } else { Flight::Follower }));
+        assert_eq!(decided.hint.map(|h| h.stays), Some(!moved));
+    }
+    let mut alone = decision(&[1], Reason::Only);
+    pass_over(&mut alone, 3);
+    assert_eq!(alone, decision(&[1], Reason::Only));
 }
 
 /// What is done to a queue.
