@@ -27,6 +27,8 @@ pub struct Context {
     pub(super) started: Instant,
     pub(super) endpoint: Endpoint,
     pub(super) body: Body,
+    /// Bytes of a body that streams through unread.
+    pub(super) streamed: usize,
     pub(super) rank_field: RankField,
     pub(super) prompt: PromptFacts,
     pub(super) route: Option<Route>,
@@ -124,6 +126,7 @@ impl Context {
             started: Instant::now(),
             endpoint: Endpoint::Other,
             body: Body::default(),
+            streamed: 0,
             rank_field: RankField::default(),
             prompt: PromptFacts::default(),
             route: None,

@@ -175,6 +175,7 @@ impl ProxyHttp for Proxy {
         end_of_stream: bool,
         ctx: &mut Context,
     ) -> Result<()> {
+        self.weigh(piece.as_ref(), ctx)?;
         ctx.body.replace_sentinel(piece, end_of_stream)
     }
 

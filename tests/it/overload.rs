@@ -187,16 +187,22 @@ async fn nobody_waits_longer_than_it_may() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_the_queue_takes_its_place_along() {
     let (engine, ramjet, first) = busy(ONE).await;
+    let mut sender = client::h2_connect(ramjet.api).await;
+    let (_unanswered, mut stream) = sender.send_request(client::h2_request("", None), false).unwrap();
+    client::h2_send_body(&mut stream, chat_body(2000, "").into()).await;
+    queued(&ramjet, 1).await;
+    stream.send_reset(h2::Reason::CANCEL);
+    queued(&ramjet, 0).await;
     let mut requests = line_up(&ramjet, &["x-name: gone\r\n", "x-name: stays\r\n", "x-name: gone\r\n"]).await;
     drop((requests.remove(2), requests.remove(0)));
     queued(&ramjet, 1).await;
-    assert_eq!(ramjet.metric("ramjet_client_disconnects_total").await, 2.0);
+    assert_eq!(ramjet.metric("ramjet_client_disconnects_total").await, 3.0);
     work_off(&engine, 2).await;
     requests.push(first);
     all_answered(requests).await;
     ramjet.settled().await;
     assert_eq!(order(&engine.seen(), "x-name"), ["-", "stays"], "no engine heard of those who left");
-    assert_eq!(ramjet.metric("ramjet_queue_wait_seconds_count").await, 3.0);
+    assert_eq!(ramjet.metric("ramjet_queue_wait_seconds_count").await, 4.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -299,4 +305,24 @@ async fn failing_leaving_and_held_requests_never_block_each_other() {
     ramjet.settled().await;
     assert!(ramjet.metric("ramjet_queue_wait_seconds_count").await > 0.0);
     assert_eq!(ramjet.metric("ramjet_shed_total").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_streams_through_ends_at_the_limit_too() {
+    let engine = Engine::start().await;
+    let ramjet = start(&[&engine], "limits: { body: 64KiB, inflight: 1 }").await;
+    for (size, status) in [(64 << 10, 200), (70_000, 413), (4 << 20, 413), (64 << 10, 200)] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        let head = chat_head("transfer-encoding: chunked\r\n").replace("/v1/chat/completions", "/other");
+        h1.send(head.as_bytes()).await;
+        for piece in vec![b'x'; size].chunks(16 << 10) {
+            h1.send(&[format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat()).await;
+        }
+        h1.send(b"0\r\n\r\n").await;
+        let answer = h1.answer().await.unwrap();
+        assert_eq!(answer.status, status, "{size}");
+        assert!(status == 200 || answer.header("x-ramjet-error") == Some("body_too_large"));
+        ramjet.settled().await;
+    }
+    assert_eq!(engine.seen().len(), 2, "an engine never takes a part for the whole");
 }
