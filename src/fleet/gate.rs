@@ -203,7 +203,8 @@ impl State {
     /// Hands all room that somebody waits for to whoever is next.
     fn hand_out(&mut self) {
         let State { room, queue, .. } = self;
-        while room.inflight < room.most && !queue.is_empty() {
+        // a full router suits nobody: not worth a look at everybody
+        while room.inflight < room.most {
             let Some(waiter) = queue.take(|waiter| room.find(&waiter.wanted).is_some()) else { return };
             let Some(place) = room.find(&waiter.wanted) else { return };
             let replica = waiter.wanted[place];

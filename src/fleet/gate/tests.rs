@@ -4,7 +4,7 @@ use super::*;
 use crate::types::Priority;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(30);
 const NONE_YET: Duration = Duration::from_millis(1);
 
 fn gate(inflight: Option<u32>, per_replica: Option<u32>, queue: usize) -> Arc<Gate> {
@@ -106,6 +106,16 @@ async fn room_may_be_exchanged_and_what_is_left_goes_to_the_next() {
     let next = next.room(LONG).await.unwrap();
     assert_eq!((next.replica(), inside(&gate)), (ReplicaId(2), (2, vec![0, 1, 1], 1)));
     drop((next, again));
+}
+
+#[tokio::test]
+async fn room_that_was_exchanged_goes_to_who_waits_for_it() {
+    let gate = gate(None, Some(1), 10);
+    let held = permit(ask(&gate, &[0], 1));
+    let mut next = waiting(ask(&gate, &[0], 2));
+    let moved = permit(gate.enter(wanted(&[1, 0]), line(1), Standing::Inside(held)));
+    let next = next.room(LONG).await.unwrap();
+    assert_eq!((moved.replica(), next.replica()), (ReplicaId(1), ReplicaId(0)));
 }
 
 #[tokio::test]
