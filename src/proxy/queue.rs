@@ -1,6 +1,6 @@
 //! Requests for which there is no room yet: where they wait, for how long, and how they are turned away.
 //!
-//! Who waits is told of room by `fleet::gate`, and looks at the fleet again every [`LOOK_AGAIN`] besides: replicas come and
+//! Who waits is told of room by `fleet::gate`, and looks at the fleet again every two seconds besides: replicas come and
 //! go, and what would have done a while ago may not any longer. It keeps its place meanwhile.
 
 use super::Proxy;
