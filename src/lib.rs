@@ -41,6 +41,7 @@
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
 //! | what does an answer tell? | [`api::answer`] |
 //! | who holds what? | [`prefix::index`], [`prefix::residency`]; what was given an id: [`fleet::pins`] |
+//! | who waits when more is asked than may run, and who is turned away? | [`policy::queue`], [`fleet::gate`], `proxy/queue.rs` |
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |
 //! | when is a replica fenced? | [`policy::health`], [`engine::probe`] |
 //! | who may ask, and from which page? | `proxy/auth.rs`, `proxy/cors.rs` |

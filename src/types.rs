@@ -127,3 +127,25 @@ impl Basis {
         }
     }
 }
+
+/// Which requests go first when not all can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// Those that somebody waits for.
+    Interactive,
+    /// Those that nobody waits for.
+    Batch,
+}
+
+impl Priority {
+    /// Every choice, the first to go first.
+    pub const ALL: [Priority; 2] = [Priority::Interactive, Priority::Batch];
+
+    /// The word used in the configuration, in requests and in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Priority::Interactive => "interactive",
+            Priority::Batch => "batch",
+        }
+    }
+}

@@ -20,6 +20,8 @@ pub enum ErrorKind {
     ModelNotFound,
     /// There is no replica to try.
     NoReplica,
+    /// More is asked than may run, and too many wait already or this one has waited too long.
+    Overloaded,
     /// No attempt reached an engine.
     ConnectFailed,
     /// An engine took the request and did not answer in time.
@@ -62,7 +64,7 @@ impl ErrorKind {
             ErrorKind::BadRequest => 400,
             ErrorKind::Unauthorized => 401,
             ErrorKind::ModelNotFound => 404,
-            ErrorKind::NoReplica => 503,
+            ErrorKind::NoReplica | ErrorKind::Overloaded => 503,
             ErrorKind::ConnectFailed | ErrorKind::UpstreamLost | ErrorKind::UpstreamUnreadable => 502,
             ErrorKind::UpstreamTimeout => 504,
             ErrorKind::Internal => 500,
@@ -78,6 +80,7 @@ impl ErrorKind {
             ErrorKind::Unauthorized => "invalid_api_key",
             ErrorKind::ModelNotFound => "model_not_found",
             ErrorKind::NoReplica => "no_replica",
+            ErrorKind::Overloaded => "overloaded",
             ErrorKind::ConnectFailed => "connect_failed",
             ErrorKind::UpstreamTimeout => "upstream_timeout",
             ErrorKind::UpstreamLost => "upstream_lost",
@@ -99,6 +102,9 @@ impl ErrorKind {
             ErrorKind::Unauthorized => "A key that is valid here is needed: as a bearer token or in x-api-key.",
             ErrorKind::ModelNotFound => "No replica serves the requested model.",
             ErrorKind::NoReplica => "No replica is available for this request.",
+            ErrorKind::Overloaded => {
+                "There are more requests than can be served. Come again after Retry-After seconds."
+            }
             ErrorKind::ConnectFailed => "No engine could be reached for this request.",
             ErrorKind::UpstreamTimeout => "The engine did not answer in time.",
             ErrorKind::UpstreamLost => "The engine closed the connection before it answered.",
@@ -155,6 +161,7 @@ mod tests {
             (ErrorKind::Unauthorized, 401, "invalid_request_error"),
             (ErrorKind::ModelNotFound, 404, "invalid_request_error"),
             (ErrorKind::NoReplica, 503, "server_error"),
+            (ErrorKind::Overloaded, 503, "server_error"),
             (ErrorKind::ConnectFailed, 502, "server_error"),
             (ErrorKind::UpstreamTimeout, 504, "server_error"),
             (ErrorKind::UpstreamLost, 502, "server_error"),

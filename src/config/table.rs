@@ -21,7 +21,7 @@ use super::rules::MOST_RANKS;
 use super::schema::{Kind, Section, settings};
 use super::url::{ReplicaUrl, Url};
 use super::values::{AccessLog, Lane, ListenAddr, Replica};
-use crate::types::{Basis, FlightMode, PolicyKind, ShortPrompts};
+use crate::types::{Basis, FlightMode, PolicyKind, Priority, ShortPrompts};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -62,7 +62,7 @@ settings! {
         retry: Retry = Retry::default(), nested();
         /// How long each phase of a request may take. There is no limit for the whole.
         timeouts: Timeouts = Timeouts::default(), nested();
-        /// What is refused for its size.
+        /// What is refused for its size, how much runs at once, and what becomes of the rest.
         limits: Limits = Limits::default(), nested();
         /// What is changed in a request on its way, where engines stumble over it.
         compat: Compat = Compat::default(), nested();
@@ -227,10 +227,36 @@ settings! {
         tcp_keepalive: Duration = secs(30), span(secs(1)..=hours(2));
     }
 
-    /// What is refused for its size.
+    /// What is refused for its size, how much runs at once, and what becomes of the rest.
     pub struct Limits {
         /// The largest body of a request.
         body: usize = 64 * MIB, bytes(KIB..=GIB);
+        /// The most requests in flight at all replicas together. Null: no limit.
+        inflight: Option<u32> = None, OrNull(count(1..=1_000_000));
+        /// The most requests in flight at one replica; best what its engine runs at once, or a little more. A replica that
+        /// is full is passed over; when all are, requests wait here, where the next free one takes them. Null: no limit.
+        inflight_per_replica: Option<u32> = None, OrNull(count(1..=1_000_000));
+        /// Where requests wait for room. Sessions (or, without, keys or connections) take turns.
+        queue: Queue = Queue::default(), nested();
+        /// Which requests go first when not all can.
+        priority: PriorityRules = PriorityRules::default(), nested();
+    }
+
+    /// Where requests wait for room.
+    pub struct Queue {
+        /// The most that wait. One more is turned away with 503 and Retry-After.
+        size: u32 = 1024, count(0..=65_536);
+        /// The longest that one waits before it is turned away in the same way.
+        wait: Duration = secs(30), span(ms(0)..=hours(1));
+    }
+
+    /// Which requests go first when not all can.
+    pub struct PriorityRules {
+        /// The header in which a request names its priority. It is not forwarded.
+        header: String = "x-ramjet-priority".to_owned(), HEADER_NAME;
+        /// What clients may name. interactive goes before batch, but of nine that go while both wait one is batch.
+        /// A request that names nothing, or anything else, has the first of these.
+        allow: Vec<Priority> = vec![Priority::Interactive, Priority::Batch], ListOf { min: 1, item: choice() };
     }
 
     /// What is changed in a request on its way, as edits of single spans of its text.

@@ -6,12 +6,14 @@
 //! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
 //!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, the *pins*, the
 //!    sessions' *hints* and the claims' *landings*, for a look-up.
-//! 3. A replica's *health* and *address*, for a few words.
+//! 3. A replica's *health* and *address*, for a few words; the *gate*, where there are limits: what is in flight and who
+//!    waits.
 //!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
 
 pub mod claim;
 pub mod clock;
+pub mod gate;
 pub mod hints;
 pub mod landing;
 pub mod models;

@@ -1,6 +1,7 @@
 //! The share of a replica's load that one request holds, from the choice to the end of its attempt.
 
 use super::clock::Clock;
+use super::gate::Permit;
 use super::replica::Replica;
 use crate::policy::backlog::Ticket;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ pub struct Reservation {
     ticket: Ticket,
     clock: Clock,
     read: Option<PromptRead>,
+    /// Its room, where there are limits. Given back after the load, which the next request looks at.
+    permit: Option<Permit>,
 }
 
 /// What is reserved.
@@ -55,7 +58,19 @@ impl Reservation {
         replica.load.fetch_add(share.units, Relaxed);
         replica.inflight.fetch_add(1, Relaxed);
         let ticket = replica.work.lock().backlog.begin(clock.now(), share.prefill_ms, share.streams);
-        Reservation { replica, units: share.units, ticket, clock, read: None }
+        Reservation { replica, units: share.units, ticket, clock, read: None, permit: None }
+    }
+
+    /// The same, with its room.
+    #[must_use]
+    pub fn within(mut self, permit: Option<Permit>) -> Self {
+        self.permit = permit;
+        self
+    }
+
+    /// Gives the share back and keeps the room.
+    pub fn into_permit(mut self) -> Option<Permit> {
+        self.permit.take()
     }
 
     /// Where it is.

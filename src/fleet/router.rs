@@ -2,6 +2,7 @@
 
 use super::Fleet;
 use super::claim::ClaimGuard;
+use super::gate::{Entry, Gate, Limits, Permit, Standing, Waiting, Wanted};
 use super::landing::Leader;
 use super::pins::put_first;
 use super::reservation::{Reservation, Share};
@@ -9,10 +10,11 @@ use super::selection::{CacheAware, RouteKey, encode, take_decision};
 use crate::policy::cost::Tokens;
 use crate::policy::flight::hold_ms;
 use crate::policy::hint::Hint;
+use crate::policy::queue::{Line, pass_over};
 use crate::policy::select::{Decision, Ranked, RouteRequest};
 use crate::prefix::fingerprint::Ends;
 use crate::prefix::residency::Size;
-use crate::types::{FlightMode, ReplicaId};
+use crate::types::{FlightMode, Priority, ReplicaId};
 use parking_lot::Mutex;
 use pingora_load_balancing::LoadBalancer;
 use std::sync::Arc;
@@ -33,6 +35,8 @@ pub struct Router {
     booking: Mutex<()>,
     /// How many of each kind were placed.
     turns: [AtomicU64; KINDS],
+    /// Limits on what is in flight, if there are any.
+    gate: Option<Arc<Gate>>,
 }
 
 /// A prompt to place.
@@ -67,6 +71,26 @@ pub struct Placed {
     pub next: Next,
 }
 
+/// Why a prompt has no place.
+#[derive(Debug)]
+pub enum Unplaced {
+    /// There is no candidate.
+    Nowhere,
+    /// All candidates are full, and it waits.
+    Waits(Waiting),
+    /// All are, and so is the queue.
+    QueueFull,
+}
+
+/// A request at the gate.
+#[derive(Debug)]
+pub struct Asking {
+    /// Where it waits, if it must.
+    pub line: Line,
+    /// Whether it has room, or waits, already.
+    pub standing: Standing,
+}
+
 /// What a placed prompt does next.
 #[derive(Debug)]
 pub enum Next {
@@ -79,7 +103,19 @@ pub enum Next {
 impl Router {
     /// A router over the members of `balancer`, whose `Config` is `fleet`.
     pub fn new(fleet: Arc<Fleet>, balancer: Arc<LoadBalancer<CacheAware>>) -> Self {
-        Router { fleet, balancer, booking: Mutex::new(()), turns: [const { AtomicU64::new(0) }; KINDS] }
+        Router { fleet, balancer, booking: Mutex::new(()), turns: [const { AtomicU64::new(0) }; KINDS], gate: None }
+    }
+
+    /// The same router under `limits`.
+    #[must_use]
+    pub fn limited(self, limits: Limits) -> Self {
+        let gate = Gate::new(limits, self.fleet.clock());
+        Router { gate, ..self }
+    }
+
+    /// The gate, where anything is limited.
+    pub fn gate(&self) -> Option<&Arc<Gate>> {
+        self.gate.as_ref()
     }
 
     /// The fleet.
@@ -88,9 +124,19 @@ impl Router {
     }
 
     /// Ranks the replicas for a prompt (one that alone can answer goes first) and reserves its share of the first one;
-    /// claims its prefix there, unless it is to wait for one that reads it, which it may for `patience_ms`. `None` when
-    /// there is no candidate.
-    pub fn place(&self, prompt: Prompt<'_>, patience_ms: f64) -> Option<Placed> {
+    /// claims its prefix there, unless it is to wait for one that reads it, which it may for `patience_ms`.
+    ///
+    /// # Errors
+    /// There is no candidate, or none that has room.
+    pub fn place(&self, prompt: Prompt<'_>, patience_ms: f64) -> Result<Placed, Unplaced> {
+        self.place_as(prompt, patience_ms, Asking::default())
+    }
+
+    /// The same for a request that comes to the gate as `asking` says. Replicas without room are passed over.
+    ///
+    /// # Errors
+    /// There is no candidate, or none that has room.
+    pub fn place_as(&self, prompt: Prompt<'_>, patience_ms: f64, asking: Asking) -> Result<Placed, Unplaced> {
         let request = RouteRequest {
             body_bytes: prompt.body_bytes,
             prompt_bytes: prompt.prompt_bytes,
@@ -103,18 +149,37 @@ impl Router {
         let key = encode(RouteKey { request, model: prompt.model, previous, session }, prompt.chain);
         let _booking = self.booking.lock();
         // the ranking has weighed health already, failing open included
-        self.balancer.select_with(&key, 1, |_, _| true)?;
-        let mut decision = take_decision()?;
+        self.balancer.select_with(&key, 1, |_, _| true).ok_or(Unplaced::Nowhere)?;
+        let mut decision = take_decision().ok_or(Unplaced::Nowhere)?;
         if let Some(replica) = prompt.pinned {
             put_first(&mut decision, replica);
         }
-        let first = *decision.ranked.first()?;
-        let reservation = self.reserve(first, prompt)?;
+        let permit = self.admit(&mut decision, prompt.pinned, asking)?;
+        let first = *decision.ranked.first().ok_or(Unplaced::Nowhere)?;
+        let reservation = self.reserve(first, prompt).ok_or(Unplaced::Nowhere)?.within(permit);
         let next = match self.leader(&decision, prompt, patience_ms) {
             Some((leader, at_most)) => Next::Wait(leader, at_most),
             None => Next::Go(self.claim(first.id, prompt)),
         };
-        Some(Placed { decision, reservation, next })
+        Ok(Placed { decision, reservation, next })
+    }
+
+    /// Room at the best replica that has any, which then goes first.
+    fn admit(
+        &self,
+        decision: &mut Decision,
+        pinned: Option<ReplicaId>,
+        asking: Asking,
+    ) -> Result<Option<Permit>, Unplaced> {
+        let Some(gate) = &self.gate else { return Ok(None) };
+        match gate.enter(wanted(decision, pinned), asking.line, asking.standing) {
+            Entry::In(place, permit) => {
+                pass_over(decision, place);
+                Ok(Some(permit))
+            }
+            Entry::Wait(waiting) => Err(Unplaced::Waits(waiting)),
+            Entry::Full => Err(Unplaced::QueueFull),
+        }
     }
 
     /// The turn of a prompt among those of its kind: requests of two kinds that alternate must not take turns with each
@@ -156,6 +221,21 @@ impl Router {
         let leader = self.fleet.landings.leader(number)?;
         let wait = hold_ms(decision, leader.streams, mode, patience_ms)?;
         Some((leader, Duration::try_from_secs_f64(wait / 1000.0).ok()?))
+    }
+}
+
+/// Where a request may go while others are full: to those that are preferred as a group, but what one replica alone holds
+/// is waited for.
+fn wanted(decision: &Decision, pinned: Option<ReplicaId>) -> Wanted {
+    let is_first = |id| decision.ranked.first().is_some_and(|r| r.id == id);
+    let group = if pinned.is_some_and(is_first) { 1 } else { decision.preferred.max(1) };
+    decision.ranked.iter().take(group).map(|r| r.id).collect()
+}
+
+impl Default for Asking {
+    /// A request that has just come, of no session.
+    fn default() -> Self {
+        Asking { line: Line { priority: Priority::Interactive, session: 0 }, standing: Standing::New }
     }
 }
 

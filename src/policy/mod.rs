@@ -11,6 +11,7 @@ pub mod flow;
 pub mod health;
 pub mod hint;
 pub mod lane;
+pub mod queue;
 pub mod retry;
 pub mod score;
 pub mod select;

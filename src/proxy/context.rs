@@ -15,7 +15,7 @@ use crate::policy::retry::{Failure, Verdict};
 use crate::policy::select::Decision;
 use crate::prefix::fingerprint::Ends;
 use crate::telemetry::metrics::InflightGuard;
-use crate::types::ReplicaId;
+use crate::types::{Priority, ReplicaId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -27,6 +27,8 @@ pub struct Context {
     pub(super) started: Instant,
     pub(super) endpoint: Endpoint,
     pub(super) body: Body,
+    /// Bytes of a body that streams through unread.
+    pub(super) streamed: usize,
     pub(super) rank_field: RankField,
     pub(super) prompt: PromptFacts,
     pub(super) route: Option<Route>,
@@ -34,12 +36,16 @@ pub struct Context {
     pub(super) relay: Relay,
     /// The name of the client's key.
     pub(super) key: Option<Arc<str>>,
+    /// Whether it goes before others when not all can.
+    pub(super) priority: Priority,
     /// What the answer says to pages of other origins.
     pub(super) permission: Permission,
     /// Why ramjet answers itself, where that was decided before an error was made of it.
     pub(super) own_error: Option<ErrorKind>,
     /// What the error says besides.
     pub(super) hint: String,
+    /// After how many seconds a client that is turned away may come again.
+    pub(super) retry_after: u32,
     /// How the last attempt failed.
     pub(super) failure: Option<Failure>,
     /// Counts the request until the context goes.
@@ -86,7 +92,7 @@ impl PromptFacts {
     }
 
     /// The session of this model, as far as anything names it.
-    fn session(&self) -> Option<Hint> {
+    pub(super) fn session(&self) -> Option<Hint> {
         let named = self.hint.map(|key| (key, Source::Named));
         let (key, source) = named.or(self.anchor.map(|key| (key, Source::Derived)))?;
         let model = xxh3_64_with_seed(self.model.as_deref().unwrap_or_default().as_bytes(), source as u64);
@@ -120,15 +126,18 @@ impl Context {
             started: Instant::now(),
             endpoint: Endpoint::Other,
             body: Body::default(),
+            streamed: 0,
             rank_field: RankField::default(),
             prompt: PromptFacts::default(),
             route: None,
             attempt: None,
             relay: Relay::default(),
             key: None,
+            priority: Priority::Interactive,
             permission: Permission::default(),
             own_error: None,
             hint: String::new(),
+            retry_after: 1,
             failure: None,
             _inflight: inflight,
         }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | a new connection | `front.rs` | HTTP/1 or HTTP/2 |
 //! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
-//! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `rank.rs` | a replica is chosen and reserved; the request is addressed to it |
+//! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
 //! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs` | the answer passes; it is read beside |
 //! | `fail_to_proxy` | `respond.rs` | ramjet's own errors |
@@ -23,6 +23,7 @@ mod headers;
 mod models;
 mod peer;
 mod prepare;
+mod queue;
 mod rank;
 mod relay;
 mod request;
@@ -35,6 +36,7 @@ pub use cors::Cors;
 pub use front::Front;
 pub use peer::keepalive;
 pub use prepare::{PromptShape, prepare};
+pub use queue::PriorityRules;
 
 use crate::api::model::Aliases;
 use crate::engine::search::ModelSearch;
@@ -76,6 +78,10 @@ pub struct Settings {
     pub session_headers: Arc<[HeaderName]>,
     /// The largest body.
     pub max_body: usize,
+    /// How long a request may wait for room.
+    pub queue_wait: Duration,
+    /// Which requests go first when not all can.
+    pub priority: PriorityRules,
     /// Token limits above this are taken out of requests.
     pub strip_max_tokens_over: Option<u64>,
     /// Whether a reservation shrinks at the first generated token.
@@ -169,6 +175,7 @@ impl ProxyHttp for Proxy {
         end_of_stream: bool,
         ctx: &mut Context,
     ) -> Result<()> {
+        self.weigh(piece.as_ref(), ctx)?;
         ctx.body.replace_sentinel(piece, end_of_stream)
     }
 

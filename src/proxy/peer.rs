@@ -6,11 +6,13 @@ use super::request::refuse;
 use super::{Phases, Proxy, body, rank};
 use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
+use crate::fleet::gate::Standing;
 use crate::fleet::landing::Landing;
 use crate::fleet::replica::Replica;
 use crate::fleet::reservation::Reservation;
-use crate::fleet::router::Next;
+use crate::fleet::router::{Asking, Next, Placed, Unplaced};
 use crate::policy::flight::Flight;
+use crate::policy::queue::Shed;
 use crate::policy::retry::{Verdict, next_place};
 use crate::policy::select::{Decision, Ranked};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
@@ -36,7 +38,7 @@ impl Proxy {
         }
         let (reservation, claim) = if ctx.route.is_some() {
             still_there(session).await?;
-            self.next_choice(ctx)?
+            self.next_choice(session, ctx).await?
         } else {
             self.first_choice(session, ctx).await?
         };
@@ -54,13 +56,9 @@ impl Proxy {
     async fn first_choice(&self, session: &mut Session, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
         let chain = ctx.chain();
         let mut patience = Patience::new(self.router.fleet().params().flight.max_hold_ms);
+        let mut standing = Standing::New;
         loop {
-            let started = Instant::now();
-            let prompt = ctx.prompt.to_place(&chain);
-            let Some(placed) = self.router.place(prompt, patience.left_ms()) else {
-                return refuse(ctx, ErrorKind::NoReplica);
-            };
-            self.metrics.decided(&placed.decision, !chain.is_empty(), started.elapsed());
+            let placed = self.place(session, ctx, &chain, &patience, standing).await?;
             let reservation = placed.reservation;
             ctx.route = Some(Route {
                 decision: placed.decision,
@@ -78,6 +76,36 @@ impl Proxy {
             if ended != Some(Landing::Failed) && reservation.replica().is_healthy() {
                 let claim = self.router.claim(reservation.replica().id, ctx.prompt.to_place(&chain));
                 return Ok((reservation, claim));
+            }
+            standing = reservation.into_permit().map_or(Standing::New, Standing::Inside);
+        }
+    }
+
+    /// Places a request, after a while in the queue if there is no room.
+    async fn place(
+        &self,
+        session: &mut Session,
+        ctx: &mut Context,
+        chain: &Arc<[u64]>,
+        patience: &Patience,
+        mut standing: Standing,
+    ) -> Result<Placed> {
+        let line = self.router.gate().map(|_| Self::line(session, ctx));
+        let mut stay = self.stay();
+        loop {
+            let started = Instant::now();
+            let asking = line.map_or_else(Asking::default, |line| Asking { line, standing });
+            let placed = self.router.place_as(ctx.prompt.to_place(chain), patience.left_ms(), asking);
+            match placed {
+                Ok(placed) => {
+                    self.metrics.decided(&placed.decision, !chain.is_empty(), started.elapsed());
+                    return Ok(placed);
+                }
+                Err(Unplaced::Nowhere) => return refuse(ctx, ErrorKind::NoReplica),
+                Err(Unplaced::QueueFull) => return self.turn_away(ctx, Shed::QueueFull),
+                Err(Unplaced::Waits(waiting)) => {
+                    standing = self.wait_for_room(session, ctx, waiting, &mut stay).await?;
+                }
             }
         }
     }
@@ -103,10 +131,8 @@ impl Proxy {
     }
 
     /// Walks the ranking that was made for the first attempt.
-    fn next_choice(&self, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
-        let chain = ctx.chain();
-        let prompt = ctx.prompt.to_place(&chain);
-        let next = ctx.route.as_mut().and_then(|route| {
+    async fn next_choice(&self, session: &mut Session, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
+        let failed = ctx.route.as_mut().and_then(|route| {
             let failed = route.decision.ranked.get(route.position)?.id;
             match route.verdict {
                 Verdict::Again => route.renewed = true,
@@ -116,13 +142,18 @@ impl Proxy {
                     route.attempts += 1;
                 }
             }
-            let next = *route.decision.ranked.get(route.position)?;
-            Some((failed, self.router.take(next, prompt)?))
+            Some(failed)
         });
-        let Some((failed, (reservation, claim))) = next else {
+        let permit = self.room_again(session, ctx).await?;
+        let chain = ctx.chain();
+        let next = ctx.route.as_ref().and_then(|route| route.decision.ranked.get(route.position));
+        let next = next.and_then(|next| self.router.take(*next, ctx.prompt.to_place(&chain)));
+        let Some((reservation, claim)) = next else {
             return refuse(ctx, ErrorKind::NoReplica);
         };
-        let left = self.router.fleet().replica(failed).filter(|from| from.id != reservation.replica().id);
+        let reservation = reservation.within(permit);
+        let failed = failed.and_then(|failed| self.router.fleet().replica(failed));
+        let left = failed.filter(|from| from.id != reservation.replica().id);
         if let (Some(from), Some(failure)) = (left, ctx.failure) {
             self.metrics.failed_over(from.name(), reservation.replica().name(), failure);
         }
@@ -181,7 +212,7 @@ async fn still_there(session: &mut Session) -> Result<()> {
 }
 
 /// Ends when the client has left.
-async fn leaves(session: &mut Session) -> Box<Error> {
+pub(super) async fn leaves(session: &mut Session) -> Box<Error> {
     if session.downstream_session.is_body_done()
         && let Err(e) = session.downstream_session.read_body_or_idle(true).await
     {

@@ -11,6 +11,7 @@ use crate::api::errors::ErrorKind;
 use crate::api::model::Form;
 use crate::fleet::pins::id_key;
 use crate::types::ReplicaId;
+use bytes::Bytes;
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
@@ -42,6 +43,7 @@ impl Proxy {
                 return refuse(ctx, ErrorKind::Unauthorized);
             }
         }
+        ctx.priority = self.settings.priority.take(session.req_header_mut());
         if self.show_models(session, ctx).await? {
             return Ok(true);
         }
@@ -58,6 +60,17 @@ impl Proxy {
             ctx.prompt.pinned = self.holder(id_key(id.as_bytes(), self.settings.shape.secret));
         }
         Ok(false)
+    }
+
+    /// A body that streams through has no announced length: it is weighed as it passes.
+    pub(super) fn weigh(&self, piece: Option<&Bytes>, ctx: &mut Context) -> Result<()> {
+        if let (body::Body::Untouched, Some(piece)) = (&ctx.body, piece) {
+            ctx.streamed = ctx.streamed.saturating_add(piece.len());
+            if ctx.streamed > self.settings.max_body {
+                return refuse(ctx, ErrorKind::BodyTooLarge);
+            }
+        }
+        Ok(())
     }
 
     /// Whether the connection outlives the request, and what may come on it meanwhile.

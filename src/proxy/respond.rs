@@ -7,7 +7,7 @@ use crate::api::errors::{Dialect, ErrorKind};
 use crate::fleet::{Fleet, FleetHealth};
 use bytes::Bytes;
 use http::Method;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use pingora_error::{Error, ErrorSource, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::{FailToProxy, Session};
@@ -78,7 +78,7 @@ pub(super) async fn failure(session: &mut Session, e: &Error, ctx: &Context) -> 
     {
         log::debug!("request {}: the error could not be sent: {unsent}", ctx.id);
     }
-    if matches!(kind, Some(ErrorKind::BodyTooLarge | ErrorKind::Unauthorized)) {
+    if matches!(kind, Some(ErrorKind::BodyTooLarge | ErrorKind::Unauthorized | ErrorKind::Overloaded)) {
         linger(session).await;
     }
     FailToProxy { error_code: status, can_reuse_downstream: false }
@@ -109,6 +109,9 @@ async fn error(session: &mut Session, kind: ErrorKind, ctx: &Context) -> Result<
     head.insert_header("x-ramjet-request-id", &ctx.id)?;
     if kind == ErrorKind::Unauthorized {
         head.insert_header(WWW_AUTHENTICATE, "Bearer realm=\"ramjet\"")?;
+    }
+    if kind == ErrorKind::Overloaded {
+        head.insert_header(RETRY_AFTER, ctx.retry_after.to_string())?;
     }
     ctx.permission.apply(&mut head)?;
     session.set_keepalive(None);

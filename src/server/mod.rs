@@ -9,6 +9,7 @@ use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
 use crate::engine::discovery::Configured;
 use crate::engine::probe::{ReadinessProbe, ReadinessSpec};
 use crate::engine::search::ModelSearch;
+use crate::fleet::gate;
 use crate::fleet::replica::{ReplicaSpec, Role};
 use crate::fleet::router::Router;
 use crate::fleet::selection::CacheAware;
@@ -20,7 +21,7 @@ use crate::policy::retry::Limits;
 use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
 use crate::proxy::keepalive;
-use crate::proxy::{ClientKeys, ClientRules, Cors, Front, Phases, PromptShape, Proxy, Settings};
+use crate::proxy::{ClientKeys, ClientRules, Cors, Front, Phases, PriorityRules, PromptShape, Proxy, Settings};
 use crate::telemetry::metrics::Metrics;
 use http::HeaderValue;
 use pingora_core::listeners::TcpSocketOptions;
@@ -78,7 +79,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let opt = Opt { upgrade: cli.upgrade, daemon: cli.daemon, ..Opt::default() };
     let mut server = Server::new_with_opt_and_conf(opt, config::pingora::server_conf(config, cli.daemon));
     let background = background_service("replicas", balancer);
-    let router = Arc::new(Router::new(fleet.clone(), background.task()));
+    let router = Arc::new(Router::new(fleet.clone(), background.task()).limited(limits(config)));
     let draining = Arc::new(AtomicBool::new(false));
     let proxy =
         Proxy::new(router, metrics.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
@@ -152,6 +153,12 @@ fn rules(config: &Config) -> Rules {
     Rules { lane, slow_start: config.health.slow_start.window }
 }
 
+fn limits(config: &Config) -> gate::Limits {
+    let limits = &config.limits;
+    let (inflight, per_replica) = (limits.inflight, limits.inflight_per_replica);
+    gate::Limits { inflight, per_replica, queue: limits.queue.size as usize }
+}
+
 fn params(config: &Config) -> Params {
     let (affinity, flight) = (&config.routing.affinity, &config.routing.single_flight);
     Params {
@@ -181,6 +188,11 @@ fn client_rules(loaded: &Loaded, fleet: &Arc<Fleet>) -> ClientRules {
     }
 }
 
+fn priority(config: &Config) -> PriorityRules {
+    let rules = &config.limits.priority;
+    PriorityRules { header: rules.header.parse().ok(), allow: rules.allow.as_slice().into() }
+}
+
 fn settings(config: &Config) -> Settings {
     let timeouts = &config.timeouts;
     Settings {
@@ -191,6 +203,8 @@ fn settings(config: &Config) -> Settings {
         },
         session_headers: config.routing.session_headers.iter().filter_map(|name| name.parse().ok()).collect(),
         max_body: config.limits.body,
+        queue_wait: config.limits.queue.wait,
+        priority: priority(config),
         strip_max_tokens_over: config.compat.strip_max_tokens_over.map(u64::from),
         phase_aware: config.routing.affinity.phase_aware,
         retry: Limits { attempts: config.retry.attempts, replay_lost: config.retry.replay_lost },

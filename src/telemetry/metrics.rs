@@ -9,10 +9,12 @@ use crate::api::endpoint::Endpoint;
 use crate::fleet::Fleet;
 use crate::policy::flight::Flight;
 use crate::policy::lane::Gate;
+use crate::policy::queue::Shed;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
-use prometheus::{Encoder, IntGauge, TextEncoder};
-use std::time::Duration;
+use crate::types::Priority;
+use prometheus::{Encoder, Histogram, IntGauge, TextEncoder};
+use std::time::{Duration, Instant};
 
 /// From a warm prefix on an idle replica to a long prompt behind a queue: factors of about two.
 const TTFT: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 60.0, 180.0, 600.0];
@@ -22,6 +24,8 @@ const DURATION: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 const PER_TOKEN: &[f64] = &[0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0];
 /// Powers of two up to the largest prefix that is fingerprinted by default (2 MiB in blocks of 2 KiB).
 const BLOCKS: &[f64] = &[0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
+/// From room that comes at once to the longest wait that is of any use to a client.
+const QUEUE_WAIT: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 /// Around the budget of a decision, 100 µs.
 const DECISION: &[f64] = &[1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3];
 
@@ -33,6 +37,11 @@ metrics! {
         key_requests: counters("ramjet_client_key_requests_total",
             "Requests ended, by the name of the client's key and status.", &["key", "code"]);
         inflight: gauge("ramjet_requests_inflight", "Requests being served.");
+        queue_length: gauges("ramjet_queue_length", "Requests that wait for room, by priority.", &["priority"]);
+        queue_wait: histogram("ramjet_queue_wait_seconds",
+            "Time that requests waited for room, whether they got it, left or were turned away.", QUEUE_WAIT);
+        shed: counters("ramjet_shed_total",
+            "Requests turned away because more was asked than may run, by reason.", &["reason"]);
         ttft: histogram("ramjet_ttft_seconds", "Time to the first generated token of streamed answers.", TTFT);
         duration: histograms("ramjet_request_duration_seconds",
             "Time from the request to the end of its answer.", DURATION, &["endpoint"]);
@@ -80,6 +89,20 @@ impl Drop for InflightGuard {
     }
 }
 
+/// A request in the queue, in the gauge; how long it waited is told when the guard goes.
+pub struct QueueGuard {
+    length: IntGauge,
+    wait: Histogram,
+    since: Instant,
+}
+
+impl Drop for QueueGuard {
+    fn drop(&mut self) {
+        self.length.dec();
+        self.wait.observe(self.since.elapsed().as_secs_f64());
+    }
+}
+
 /// How a request ended, for the counters.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
@@ -120,6 +143,12 @@ impl Metrics {
         for gate in Gate::ALL {
             self.lane.with_label_values(&[gate.label()]);
         }
+        for priority in Priority::ALL {
+            self.queue_length.with_label_values(&[priority.name()]);
+        }
+        for shed in Shed::ALL {
+            self.shed.with_label_values(&[shed.label()]);
+        }
         for endpoint in Endpoint::ALL {
             self.duration.with_label_values(&[endpoint.label()]);
             for failure in Failure::ALL {
@@ -132,6 +161,18 @@ impl Metrics {
     pub fn enter(&self) -> InflightGuard {
         self.inflight.inc();
         InflightGuard(self.inflight.clone())
+    }
+
+    /// A request begins to wait; it ends when the guard goes.
+    pub fn queued(&self, priority: Priority) -> QueueGuard {
+        let length = self.queue_length.with_label_values(&[priority.name()]);
+        length.inc();
+        QueueGuard { length, wait: self.queue_wait.clone(), since: Instant::now() }
+    }
+
+    /// A request was turned away.
+    pub fn shed(&self, why: Shed) {
+        self.shed.with_label_values(&[why.label()]).inc();
     }
 
     /// Requests being served.

@@ -13,6 +13,7 @@ mod lane;
 mod leaving;
 mod models;
 mod oddities;
+mod overload;
 mod ranks;
 mod relaying;
 mod routing;

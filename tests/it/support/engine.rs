@@ -195,6 +195,7 @@ async fn perform(stream: &mut TcpStream, play: &str) -> bool {
             wait_closed(stream).await;
             return false;
         }
+        "on-call-ok" => answer(stream, 200, "", b"{\"ok\":true}").await,
         "on-call-fail" => answer(stream, 400, "", b"{\"error\":{\"message\":\"engine\"}}").await,
         // a stream that begins when the test says so
         "decode" | "on-call" => {

@@ -100,9 +100,14 @@ impl Ramjet {
             .collect()
     }
 
-    /// Waits until nothing is in flight and nothing is reserved.
+    /// Waits until nothing is in flight, nothing waits and nothing is reserved.
     pub(crate) async fn settled(&self) {
-        for gauge in ["ramjet_requests_inflight", "ramjet_upstream_inflight", "ramjet_upstream_load_units"] {
+        for gauge in [
+            "ramjet_requests_inflight",
+            "ramjet_queue_length",
+            "ramjet_upstream_inflight",
+            "ramjet_upstream_load_units",
+        ] {
             super::until(gauge, || async { self.metric(gauge).await == 0.0 }).await;
         }
     }
