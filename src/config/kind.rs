@@ -14,7 +14,7 @@ use super::reader::{self, Reader};
 use super::schema::{Kind, Section};
 use super::units::Quantity;
 use super::values::{AccessLog, Lane, ListenAddr};
-use crate::types::{Basis, FlightMode, PolicyKind, ShortPrompts};
+use crate::types::{Basis, FlightMode, PolicyKind, ProbeMode, ShortPrompts, WatchMode};
 
 /// A kind whose values are one text.
 pub(super) trait Scalar {
@@ -245,7 +245,7 @@ macro_rules! words {
     )+ };
 }
 
-words!(PolicyKind, Basis, FlightMode, AccessLog, Lane, ShortPrompts);
+words!(PolicyKind, Basis, FlightMode, AccessLog, Lane, ShortPrompts, ProbeMode, WatchMode);
 
 /// One word of a closed set.
 pub(super) struct Choice<T>(PhantomData<T>);

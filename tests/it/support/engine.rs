@@ -31,6 +31,9 @@ pub(crate) struct Engine {
 struct Shared {
     seen: Mutex<Vec<Seen>>,
     probes: AtomicU64,
+    /// The part that generation probes meet; a good answer if nothing is set.
+    generates: Mutex<Option<String>>,
+    generations: Mutex<Vec<(String, String)>>,
     /// Wakes the plays that wait for a call.
     calls: Notify,
     /// What `/v1/models` answers; an empty list if nothing is set.
@@ -77,6 +80,16 @@ impl Engine {
     /// Readiness probes answered.
     pub(crate) fn probes(&self) -> u64 {
         self.shared.probes.load(Relaxed)
+    }
+
+    /// The part that generation probes meet from now on.
+    pub(crate) fn generates(&self, play: &str) {
+        *self.shared.generates.lock().unwrap() = Some(play.to_owned());
+    }
+
+    /// Generation probes seen so far: heads and bodies.
+    pub(crate) fn generations(&self) -> Vec<(String, String)> {
+        self.shared.generations.lock().unwrap().clone()
     }
 
     /// Lets the requests go on that wait for a call.
@@ -128,6 +141,15 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
             }
             continue;
         }
+        if head.starts_with("POST ") && head.contains("user-agent: ramjet-probe\r\n") {
+            let play = shared.generates.lock().unwrap().clone();
+            let play = play.unwrap_or_else(|| "json={\"choices\":[{\"text\":\"x\"}]}".to_owned());
+            shared.generations.lock().unwrap().push((head, String::from_utf8(body).unwrap()));
+            if !perform(&mut stream, &play).await {
+                return;
+            }
+            continue;
+        }
         let seen = Seen { head, length: body.len(), hash: xxh3_64(&body), closed: None };
         let scripted = shared.script.lock().unwrap().pop_front();
         let play = scripted.or_else(|| seen.header("x-play").map(str::to_owned)).unwrap_or_default();
@@ -173,10 +195,21 @@ async fn perform(stream: &mut TcpStream, play: &str) -> bool {
             wait_closed(stream).await;
             return false;
         }
+        // a head and no token
+        "frozen" => {
+            let _unsent = stream.write_all(SSE_HEAD.as_bytes()).await;
+            wait_closed(stream).await;
+            return false;
+        }
+        // a head, comments and empty deltas, and no token
+        "comments" => {
+            repeat(stream, ": still here\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n").await;
+            return false;
+        }
         "on-call-fail" => answer(stream, 400, "", b"{\"error\":{\"message\":\"engine\"}}").await,
         // a stream that begins when the test says so
         "decode" | "on-call" => {
-            decode(stream).await;
+            repeat(stream, TOKEN).await;
             return false;
         }
         "cut" => {
@@ -226,12 +259,12 @@ async fn wait_for_reader(stream: &mut TcpStream) {
     let _left = tokio::time::timeout(Duration::from_millis(100), stream.read(&mut byte)).await;
 }
 
-/// A token every five milliseconds until the peer closes.
-async fn decode(stream: &mut TcpStream) {
+/// The same events every five milliseconds until the peer closes.
+async fn repeat(stream: &mut TcpStream, events: &str) {
     let _unsent = stream.write_all(SSE_HEAD.as_bytes()).await;
     let mut byte = [0];
     loop {
-        if stream.write_all(&chunk(TOKEN)).await.is_err() {
+        if stream.write_all(&chunk(events)).await.is_err() {
             return;
         }
         let pause = tokio::time::timeout(Duration::from_millis(5), stream.read(&mut byte));
