@@ -132,6 +132,9 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
             let _unsent = answer(&mut stream, 500, "", b"{}").await;
             return;
         }
+        if head.starts_with("GET /slow") {
+            return wait_closed(&mut stream).await;
+        }
         if head.starts_with("GET ") && head.contains("/v1/models ") {
             shared.probes.fetch_add(1, Relaxed);
             let models = shared.models.lock().unwrap().clone();
