@@ -6,8 +6,8 @@
 //!
 //! What an answer means: tokens are tokens; 429 and 503 say busy, not broken; another 4xx says that the engine does not
 //! offer the endpoint, whereupon the other one is tried, and says nothing of its health, except that a fence is lifted:
-//! nothing else could. A time-out does not count after a request was lately completed there, nor while the prompts that
-//! are there explain it.
+//! nothing else could. A time-out does not count after a request was lately completed there, nor while the requests that
+//! are there explain it: long prompts, or an engine that serves one request at a time and is at it.
 
 use super::exchange::{Question, exchange};
 use crate::fleet::Fleet;
@@ -185,7 +185,12 @@ impl GenerationProbe {
             Outcome::TimedOut if self.is_explained(replica, now) => return replica.suppress(),
             Outcome::TimedOut | Outcome::Failed => failed,
         };
-        replica.observe_generation(seen, self.spec.thresholds, now);
+        let mut thresholds = self.spec.thresholds;
+        if outcome == Outcome::Failed {
+            // an error comes at once, so one more can be waited for
+            thresholds.failures = thresholds.failures.max(2);
+        }
+        replica.observe_generation(seen, thresholds, now);
     }
 
     /// Whether a time-out tells nothing.
@@ -193,8 +198,10 @@ impl GenerationProbe {
         if replica.is_barren() {
             return false;
         }
-        let completed = now - replica.completed() < self.spec.suppress_after_success.as_secs_f64() * 1000.0;
-        completed || replica.signs(now).is_some_and(|signs| !signs.is_beyond_prompts(self.spec.limits))
+        let [lately, waited] =
+            [self.spec.suppress_after_success, self.spec.timeout].map(|span| span.as_secs_f64() * 1000.0);
+        let is_explained = || replica.signs(now).is_some_and(|signs| signs.explain(waited, self.spec.limits));
+        now - replica.completed() < lately || is_explained()
     }
 }
 

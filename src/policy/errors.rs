@@ -83,7 +83,6 @@ impl Errors {
                 self.state = State::Trial { since, pause, good };
                 if good >= limits.successes {
                     self.state = State::Trusted;
-                    self.recent.clear();
                 }
             }
             (State::Trial { pause, .. }, Ended::Badly(_)) => {
@@ -94,9 +93,14 @@ impl Errors {
             }
             (State::Trusted, _) => {
                 self.remember(ended, now, limits);
-                if ended != Ended::Well && self.is_bad(limits) && may_fence() {
+                if ended == Ended::Well || !self.is_bad(limits) {
+                    return;
+                }
+                if may_fence() {
                     self.state = State::Fenced { until: now + limits.pause_ms, pause: limits.pause_ms };
                 }
+                // whether or not, it begins anew, so that who may not is not asked at every failure
+                self.recent.clear();
             }
         }
     }
@@ -200,8 +204,14 @@ mod tests {
     #[test]
     fn where_nobody_else_is_left_there_is_no_fence() {
         let mut e = Errors::default();
-        (0..50).for_each(|n| e.on(Ended::Badly(Some(n)), 1.0, 1.0, L, || false));
+        let mut asked = 0;
+        let mut refuse = || {
+            asked += 1;
+            false
+        };
+        (0..30).for_each(|n| e.on(Ended::Badly(Some(n)), 1.0, 1.0, L, &mut refuse));
         assert!(!e.is_fenced());
+        assert_eq!(asked, 10);
     }
 
     proptest! {

@@ -86,6 +86,8 @@ pub struct Signs {
     pub prompts_ms: f64,
     /// What an answer that shows nothing may take besides.
     pub answer_ms: f64,
+    /// Whether it was seen to serve several requests at once.
+    pub shares: bool,
 }
 
 /// How a question about it ended.
@@ -168,14 +170,16 @@ impl Watch {
             first_ms: unread().next().unwrap_or(0.0),
             prompts_ms: unread().sum(),
             answer_ms: whole.map(|o| o.decode_ms * LONG_ANSWER).fold(0.0, f64::max),
+            shares: self.shares,
         })
     }
 }
 
 impl Signs {
-    /// Whether the silence is longer than can be explained by the prompts that are there.
-    pub fn is_beyond_prompts(&self, limits: Limits) -> bool {
-        self.silence_ms >= limits.factor * self.prompts_ms
+    /// Whether the requests there explain that nothing came of a question for `waited_ms`: their prompts are long, or they
+    /// are served one at a time, and are.
+    pub fn explain(&self, waited_ms: f64, limits: Limits) -> bool {
+        self.silence_ms < limits.factor * self.prompts_ms || (!self.shares && self.silence_ms < waited_ms)
     }
 
     fn patience(&self, limits: Limits, others_too: bool) -> f64 {

@@ -125,7 +125,15 @@ impl Proxy {
                 // an answer that is not streamed begins when all of it was generated
                 self.prefill_done(ctx);
             }
-            Reader::None if end && ctx.relay.good => self.prefill_done(ctx),
+            Reader::None if ctx.relay.good => {
+                if !piece.is_empty() && ctx.endpoint.is_inference() {
+                    // compressed: what it is cannot be told
+                    self.heard(ctx);
+                }
+                if end {
+                    self.prefill_done(ctx);
+                }
+            }
             Reader::None => {}
         }
         if end {

@@ -139,6 +139,24 @@ async fn a_late_probe_does_not_count_after_a_completion_and_does_after_an_abando
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_reads_a_long_prompt_and_nothing_else_meanwhile_keeps_its_traffic() {
+    let config = "  progress: { silence: 100ms, timeout: 100ms }\n  generation: { interval: 100ms, timeout: 200ms }\n\
+                  routing: { policy: round_robin }";
+    let (a, _b, ramjet) = pair(config).await;
+    a.script(&["on-call"]);
+    a.generates("prefill");
+    let body = chat_body(2 << 20, "\"stream\":true,");
+    let mut open = client::begin_chat(ramjet.api, "", &body).await.unwrap();
+    until("it reads", || async { a.seen().len() == 1 }).await;
+    let before = ramjet.metric("ramjet_upstream_probe_suppressed_total").await;
+    until("asked in vain", || async { ramjet.metric("ramjet_upstream_probe_suppressed_total").await >= before + 5.0 })
+        .await;
+    assert_eq!(fence(&ramjet, 0).await, None);
+    a.call();
+    assert!(open.head().await.unwrap().contains("200"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_readiness_probe_that_is_late_counts_only_where_nothing_was_completed() {
     let (a, b) = (Engine::start().await, Engine::start().await);
     let config = "  generation: { mode: off }\nrouting: { policy: round_robin }";

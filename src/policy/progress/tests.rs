@@ -96,6 +96,19 @@ fn a_long_answer_that_is_not_streamed_is_no_silence_of_the_engine() {
 }
 
 #[test]
+fn a_question_that_waits_for_its_turn_says_nothing() {
+    let (mut watch, ticket) = one(Expected { prefill_ms: 1000.0, ..STREAM });
+    let explains = |watch: &Watch, now| watch.signs(now).unwrap().explain(2000.0, L);
+    // a prompt of a second, up to four times as late as expected, and three times that
+    assert!(explains(&watch, 11_999.0) && !explains(&watch, 12_000.0));
+    watch.first_token(ticket, 12_000.0, 1000.0);
+    // it generates, and was never seen to do two things at once
+    assert!(explains(&watch, 13_999.0) && !explains(&watch, 14_000.0));
+    watch.shares = true;
+    assert!(!explains(&watch, 13_000.0));
+}
+
+#[test]
 fn where_others_are_silent_too_it_takes_longer() {
     let (watch, _) = one(STREAM);
     let mut asked = Asked::default();
