@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// The longest time between two looks.
 const LOOK: Duration = Duration::from_millis(200);
+/// A frozen replica that may not be fenced is left alone for so many times the time of a question.
+const PAUSE: u32 = 4;
 /// A look that comes so much too late was not prevented by the engines: the machine stood still.
 const STOOD_STILL: f64 = 10.0;
 
@@ -99,8 +101,8 @@ impl Watchdog {
             return;
         }
         let Some((signs, others_too)) = self.signs(replica, now) else { return };
-        if suspicion.asked.on(reply, signs, self.spec.limits, others_too) {
-            self.fence(replica, signs, suspicion);
+        if suspicion.asked.on(reply, signs, self.spec.limits, others_too) && !self.fence(replica, signs, suspicion) {
+            tokio::time::sleep(self.spec.timeout * PAUSE).await;
         }
     }
 
@@ -109,7 +111,8 @@ impl Watchdog {
         Some((signs, self.fleet.others_are_silent(replica, now - signs.silence_ms)))
     }
 
-    fn fence(&self, replica: &Replica, signs: Signs, suspicion: &mut Suspicion) {
+    /// Whether it is fenced now.
+    fn fence(&self, replica: &Replica, signs: Signs, suspicion: &mut Suspicion) -> bool {
         let fenced = self.spec.mode == WatchMode::Fence && self.fleet.fence_frozen(replica);
         if !fenced && !std::mem::replace(&mut suspicion.is_told, true) {
             log::warn!(
@@ -118,6 +121,7 @@ impl Watchdog {
                 signs.silence_ms
             );
         }
+        fenced
     }
 }
 

@@ -4,10 +4,11 @@
 //! What is usual follows from what each prompt should take there (the learned rates) and from how late first tokens have
 //! been of late (*lateness*, high until something is known). A long prompt is read in silence, and engines that read
 //! prompts one after another let a question wait behind it. So suspicion is cheap and a verdict is not:
-//! - **Suspect:** nothing for `silence`, and for twice what the first prompt should take. The replica is asked for a token.
+//! - **Suspect:** nothing for `silence`, for twice what the first prompt should take, and for longer than anybody had to
+//!   wait there of late. The replica is asked for a token.
 //! - **Not frozen:** it answers, or says that it is busy. It is asked again later and later.
 //! - **Frozen:** the question went unanswered, and the silence is `factor` times what all prompts there should take
-//!   together; twice that while no other replica with work shows progress either: then the cause may be elsewhere.
+//!   together, and `factor` times the longest wait of late; twice that while no other replica with work shows progress either: then the cause may be elsewhere.
 //!
 //! Silence is counted while there are requests, so clients that give up and come back do not hide a frozen engine, and an
 //! idle one is not blamed. An answer that is not streamed shows nothing until all of it is generated. An engine that
@@ -21,6 +22,8 @@ const UNKNOWN: f64 = 4.0;
 const LATEST: f64 = 32.0;
 /// How fast lateness is forgotten.
 const FORGET: f64 = 0.1;
+/// How much of the longest wait is left at the next first token.
+const REMEMBER: f64 = 0.85;
 /// How much longer than usual a whole answer may take.
 const LONG_ANSWER: f64 = 8.0;
 /// Suspicion comes at so many times what the first prompt should take.
@@ -71,6 +74,8 @@ pub struct Watch {
     /// Silence of earlier requests that ended without a sign.
     before_ms: f64,
     lateness: f64,
+    /// The longest wait for a first token of late.
+    usual_ms: f64,
     /// Whether it was seen to serve several requests at once.
     shares: bool,
 }
@@ -86,6 +91,8 @@ pub struct Signs {
     pub prompts_ms: f64,
     /// What an answer that shows nothing may take besides.
     pub answer_ms: f64,
+    /// The longest wait for a first token of late.
+    pub usual_ms: f64,
     /// Whether it was seen to serve several requests at once.
     pub shares: bool,
 }
@@ -110,7 +117,14 @@ pub struct Asked {
 
 impl Default for Watch {
     fn default() -> Self {
-        Watch { open: Vec::new(), since: f64::NEG_INFINITY, before_ms: 0.0, lateness: UNKNOWN, shares: false }
+        Watch {
+            open: Vec::new(),
+            since: f64::NEG_INFINITY,
+            before_ms: 0.0,
+            lateness: UNKNOWN,
+            usual_ms: 0.0,
+            shares: false,
+        }
     }
 }
 
@@ -131,6 +145,7 @@ impl Watch {
         let Some(open) = self.open.iter_mut().find(|o| o.ticket == ticket) else { return };
         let late = (took_ms / open.prefill_ms.max(1.0)).clamp(1.0, LATEST);
         open.is_read = true;
+        self.usual_ms = took_ms.max(REMEMBER * self.usual_ms);
         self.lateness = if late > self.lateness { late } else { self.lateness + FORGET * (late - self.lateness) };
     }
 
@@ -170,6 +185,7 @@ impl Watch {
             first_ms: unread().next().unwrap_or(0.0),
             prompts_ms: unread().sum(),
             answer_ms: whole.map(|o| o.decode_ms * LONG_ANSWER).fold(0.0, f64::max),
+            usual_ms: self.usual_ms,
             shares: self.shares,
         })
     }
@@ -179,11 +195,13 @@ impl Signs {
     /// Whether the requests there explain that nothing came of a question for `waited_ms`: their prompts are long, or they
     /// are served one at a time, and are.
     pub fn explain(&self, waited_ms: f64, limits: Limits) -> bool {
-        self.silence_ms < limits.factor * self.prompts_ms || (!self.shares && self.silence_ms < waited_ms)
+        self.silence_ms < limits.factor * self.prompts_ms.max(self.usual_ms)
+            || (!self.shares && self.silence_ms < waited_ms)
     }
 
     fn patience(&self, limits: Limits, others_too: bool) -> f64 {
-        let usual = (limits.factor * (self.prompts_ms + self.answer_ms)).max(limits.silence_ms);
+        let usual = (self.prompts_ms + self.answer_ms).max(self.usual_ms);
+        let usual = (limits.factor * usual).max(limits.silence_ms);
         if others_too { 2.0 * usual } else { usual }
     }
 }
@@ -191,7 +209,8 @@ impl Signs {
 impl Asked {
     /// Whether to ask now; `others_too` if no other replica with work shows progress.
     pub fn is_due(&self, signs: Signs, limits: Limits, others_too: bool) -> bool {
-        let suspect = limits.silence_ms.max(SUSPECT * signs.first_ms) * f64::from(1u32 << self.alive.min(6));
+        let suspect =
+            limits.silence_ms.max(SUSPECT * signs.first_ms).max(signs.usual_ms) * f64::from(1u32 << self.alive.min(6));
         let wait = match self.last {
             Some(Reply::Silent) => signs.patience(limits, others_too),
             Some(Reply::Unknown) => UNASKED * signs.patience(limits, others_too),

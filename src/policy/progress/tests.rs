@@ -101,11 +101,30 @@ fn a_question_that_waits_for_its_turn_says_nothing() {
     let explains = |watch: &Watch, now| watch.signs(now).unwrap().explain(2000.0, L);
     // a prompt of a second, up to four times as late as expected, and three times that
     assert!(explains(&watch, 11_999.0) && !explains(&watch, 12_000.0));
-    watch.first_token(ticket, 12_000.0, 1000.0);
+    watch.first_token(ticket, 12_000.0, 100.0);
     // it generates, and was never seen to do two things at once
     assert!(explains(&watch, 13_999.0) && !explains(&watch, 14_000.0));
     watch.shares = true;
     assert!(!explains(&watch, 13_000.0));
+}
+
+#[test]
+fn where_everybody_waits_long_it_takes_longer_and_that_is_forgotten() {
+    let waits = |waits: &[f64]| {
+        let (mut watch, mut backlog) = (Watch::default(), Backlog::default());
+        for wait in waits {
+            let ticket = backlog.begin(0.0, 20.0, true);
+            watch.begin(ticket, 0.0, STREAM);
+            watch.first_token(ticket, 0.0, *wait);
+            watch.end(ticket, 0.0);
+        }
+        watch.before_ms = 0.0;
+        watch.begin(backlog.begin(0.0, 20.0, true), 0.0, STREAM);
+        frozen_at(&mut watch, Reply::Silent, 60_000.0).unwrap()
+    };
+    assert!(waits(&[300.0; 5]) <= 3000.0);
+    assert!(waits(&[300.0, 4000.0, 300.0]) > 9000.0);
+    assert!(waits(&[&[4000.0][..], &[300.0; 60]].concat()) <= 3000.0);
 }
 
 #[test]
