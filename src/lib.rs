@@ -12,8 +12,8 @@
 //! 4. An attempt that fails before a byte was answered walks on in the same ranking. Whatever happens, guards in the
 //!    request's context give back what was taken.
 //!
-//! Meanwhile [`engine`] resolves host names, probes readiness and learns which models there are, [`telemetry`] counts, and
-//! [`admin`] shows.
+//! Meanwhile [`engine`] resolves host names, probes readiness and generation, watches progress and learns which models there
+//! are, [`telemetry`] counts, and [`admin`] shows and takes orders.
 //!
 //! # Who may know whom
 //!
@@ -43,7 +43,8 @@
 //! | who holds what? | [`prefix::index`], [`prefix::residency`]; what was given an id: [`fleet::pins`] |
 //! | who waits when more is asked than may run, and who is turned away? | [`policy::queue`], [`fleet::gate`], `proxy/queue.rs` |
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |
-//! | when is a replica fenced? | [`policy::health`], [`engine::probe`] |
+//! | when is a replica fenced, and for what? | [`policy::standing`], [`policy::health`], [`engine::probe`], [`engine::generation`] |
+//! | when is it frozen, when do its requests fail? | [`policy::progress`], [`policy::errors`], [`engine::watchdog`], `proxy/signals.rs` |
 //! | who may ask, and from which page? | `proxy/auth.rs`, `proxy/cors.rs` |
 //! | which models are there, under which names? | [`api::catalogue`], [`api::model`], `proxy/models.rs` |
 //! | what does a setting mean? | `config/table.rs`, or `ramjet reference` |

@@ -149,3 +149,53 @@ impl Priority {
         }
     }
 }
+
+/// Which replicas are asked for a token now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeMode {
+    /// All.
+    All,
+    /// Those that are one of several data-parallel ranks.
+    Ranks,
+    /// None.
+    Off,
+}
+
+impl ProbeMode {
+    /// Every choice, in the order in which documents list them.
+    pub const ALL: [ProbeMode; 3] = [ProbeMode::All, ProbeMode::Ranks, ProbeMode::Off];
+
+    /// The word used in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            ProbeMode::All => "all",
+            ProbeMode::Ranks => "ranks",
+            ProbeMode::Off => "off",
+        }
+    }
+}
+
+/// What follows from what real requests show of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchMode {
+    /// It is fenced.
+    Fence,
+    /// The log says so.
+    Observe,
+    /// Nobody looks.
+    Off,
+}
+
+impl WatchMode {
+    /// Every choice, in the order in which documents list them.
+    pub const ALL: [WatchMode; 3] = [WatchMode::Fence, WatchMode::Observe, WatchMode::Off];
+
+    /// The word used in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            WatchMode::Fence => "fence",
+            WatchMode::Observe => "observe",
+            WatchMode::Off => "off",
+        }
+    }
+}

@@ -32,6 +32,8 @@ pub struct StreamState {
     pub finished: bool,
     /// An error event was seen; a `[DONE]` after it does not heal it.
     pub failed: bool,
+    /// Something was generated, or the end came, in the last piece: comments and empty events are no progress.
+    pub progressed: bool,
     /// What was reported.
     pub usage: Usage,
 }
@@ -89,6 +91,7 @@ impl StreamReader {
     /// Takes a piece of the stream in; returns the state after it.
     pub fn push(&mut self, piece: &[u8]) -> StreamState {
         let Self { scanner, seen } = self;
+        let (generated, finished) = (std::mem::take(&mut seen.state.generated), seen.state.finished);
         scanner.push(piece, |e| match e {
             Event::Data(b"[DONE]") => seen.state.finished = true,
             Event::TooLarge { name } => event::too_large(name, &mut seen.state),
@@ -97,6 +100,8 @@ impl StreamReader {
                 let _unreadable = event(data, seen);
             }
         });
+        seen.state.progressed = seen.state.generated || seen.state.finished && !finished;
+        seen.state.generated |= generated;
         seen.state.usage = seen.usage.usage().or(seen.timings);
         seen.state
     }

@@ -14,7 +14,7 @@ use super::reader::{self, Reader};
 use super::schema::{Kind, Section};
 use super::units::Quantity;
 use super::values::{AccessLog, Lane, ListenAddr};
-use crate::types::{Basis, FlightMode, PolicyKind, Priority, ShortPrompts};
+use crate::types::{Basis, FlightMode, PolicyKind, Priority, ProbeMode, ShortPrompts, WatchMode};
 
 /// A kind whose values are one text.
 pub(super) trait Scalar {
@@ -245,7 +245,7 @@ macro_rules! words {
     )+ };
 }
 
-words!(PolicyKind, Basis, FlightMode, AccessLog, Lane, ShortPrompts, Priority);
+words!(PolicyKind, Basis, FlightMode, AccessLog, Lane, ShortPrompts, Priority, ProbeMode, WatchMode);
 
 /// One word of a closed set.
 pub(super) struct Choice<T>(PhantomData<T>);

@@ -21,7 +21,7 @@ use super::rules::MOST_RANKS;
 use super::schema::{Kind, Section, settings};
 use super::url::{ReplicaUrl, Url};
 use super::values::{AccessLog, Lane, ListenAddr, Replica};
-use crate::types::{Basis, FlightMode, PolicyKind, Priority, ShortPrompts};
+use crate::types::{Basis, FlightMode, PolicyKind, Priority, ProbeMode, ShortPrompts, WatchMode};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -73,8 +73,18 @@ settings! {
         cors: Cors = Cors::default(), nested();
         /// The process.
         server: Server = Server::default(), nested();
+        /// Who may use the admin API where it is not on loopback; without a token, nobody.
+        admin: AdminAccess = AdminAccess::default(), nested();
         /// What is written to the log.
         log: Log = Log::default(), nested();
+    }
+
+    /// The token of the admin API, sent as a bearer token.
+    pub struct AdminAccess {
+        /// The environment variable that holds it.
+        token_env: Option<String> = None, OrNull(ENV_NAME);
+        /// The file that holds it.
+        token_file: Option<PathBuf> = None, OrNull(FilePath);
     }
 
     /// Where ramjet listens.
@@ -178,6 +188,12 @@ settings! {
     pub struct Health {
         /// A cheap question asked again and again.
         readiness: Readiness = Readiness::default(), nested();
+        /// A completion of one token, for engines that answer everything else and generate nothing.
+        generation: Generation = Generation::default(), nested();
+        /// What running requests show of an engine that has stopped generating.
+        progress: Progress = Progress::default(), nested();
+        /// What failed requests show: connections, errors of the engine, streams that break.
+        errors: Errors = Errors::default(), nested();
         /// How a replica that has come back gets its share again.
         slow_start: SlowStart = SlowStart::default(), nested();
     }
@@ -202,6 +218,51 @@ settings! {
         successes: u32 = 2, count(1..=100);
     }
 
+    /// The generation probe.
+    pub struct Generation {
+        /// all: every replica is probed; ranks: those with several dp_ranks; off: none, except where the watchdog fenced.
+        mode: ProbeMode = ProbeMode::All, choice();
+        /// The time between two probes of a replica; a quarter of it while it is fenced for generating nothing.
+        interval: Duration = secs(15), span(ms(100)..=hours(1));
+        /// How long the token may take.
+        timeout: Duration = secs(20), span(ms(10)..=mins(10));
+        /// After a request was completed with what it generated, a probe that times out does not count for so long; nor
+        /// does a readiness probe.
+        suppress_after_success: Duration = secs(30), span(ms(0)..=hours(1));
+        /// Failures in a row that fence a replica.
+        failures: u32 = 1, count(1..=100);
+        /// Successes in a row that bring it back.
+        successes: u32 = 2, count(1..=100);
+    }
+
+    /// The watchdog over requests that wait for a token.
+    pub struct Progress {
+        /// fence: a replica is fenced when nothing is generated there for much longer than usual and a question about it
+        /// goes unanswered; observe: the log says so; off: nobody looks.
+        mode: WatchMode = WatchMode::Fence, choice();
+        /// The least silence of a replica with work after which it is asked for a token.
+        silence: Duration = secs(1), span(ms(50)..=mins(10));
+        /// How long it has for that.
+        timeout: Duration = ms(1500), span(ms(10)..=mins(1));
+        /// How many times longer than its prompts should take a silence must be to count.
+        patience: f64 = 3.0, number(1.0..=100.0);
+    }
+
+    /// The breaker for failed requests.
+    pub struct Errors {
+        /// fence: a replica is fenced when different requests fail there, unless it is the last healthy one of a model;
+        /// observe: the log says so; off: nobody counts.
+        mode: WatchMode = WatchMode::Fence, choice();
+        /// How far back failures count.
+        window: Duration = secs(30), span(secs(1)..=hours(1));
+        /// The failed requests that fence, if no more than as many went well. A request sent again counts once.
+        failures: u32 = 5, count(2..=100);
+        /// After so long it gets a few requests. Twice as long each time one of them fails.
+        pause: Duration = secs(10), span(ms(50)..=hours(1));
+        /// Requests of those that must end well.
+        successes: u32 = 3, count(1..=100);
+    }
+
     /// What happens when an attempt fails before anything reached the client.
     pub struct Retry {
         /// The most replicas that see one request, the first included.
@@ -214,8 +275,9 @@ settings! {
     pub struct Timeouts {
         /// To open a connection to a replica.
         connect: Duration = secs(2), span(ms(1)..=mins(10));
-        /// From the request to the first byte of the response: queueing and prefill. An engine may be silent for
-        /// this or for idle_read, whichever is longer.
+        /// From the request to the first byte of the response: queueing and prefill, and for an answer that is not streamed
+        /// all of the generation. Where it is streamed, an engine may be silent for this or for idle_read, whichever is
+        /// longer.
         first_byte: Duration = mins(15), span(ms(1)..=hours(24));
         /// Silence between two bytes of a response; see first_byte.
         idle_read: Duration = mins(10), span(ms(1)..=hours(24));

@@ -1,7 +1,11 @@
-//! IO towards engines besides the requests themselves: where they are (discovery) and how they are (probes), both as
-//! plug-ins of pingora-load-balancing.
+//! IO towards engines besides the requests themselves: where they are (discovery) and how they are. Discovery and the
+//! readiness probe are plug-ins of pingora-load-balancing; generation probes and the watchdog have clocks of their own, so
+//! that a slow one delays nothing.
 
 pub mod capacity;
 pub mod discovery;
+mod exchange;
+pub mod generation;
 pub mod probe;
 pub mod search;
+pub mod watchdog;

@@ -5,16 +5,16 @@
 
 use super::capacity::{METRICS, capacity};
 use super::discovery::relocate;
+use super::exchange::{Question, exchange};
 use crate::api::catalogue::Catalogue;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
 use crate::fleet::selection::replica_of;
 use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
 use async_trait::async_trait;
+use http::Method;
 use pingora_core::connectors::http::Connector;
-use pingora_core::upstreams::peer::HttpPeer;
 use pingora_error::{Error, ErrorType, Result};
-use pingora_http::RequestHeader;
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::health_check::HealthCheck;
 use std::sync::Arc;
@@ -22,8 +22,6 @@ use std::time::Duration;
 
 /// Where engines list their models.
 const MODELS: &str = "/v1/models";
-/// The most of an answer's body that is read.
-const MAX_BODY: usize = 1 << 20;
 
 /// When and how readiness is probed.
 #[derive(Clone, Debug)]
@@ -34,6 +32,8 @@ pub struct ReadinessSpec {
     pub timeout: Duration,
     /// How many in a row turn the state.
     pub thresholds: Thresholds,
+    /// A late answer does not count for so long after a request was completed.
+    pub suppress_after_success: Duration,
 }
 
 /// Probes each replica.
@@ -106,36 +106,15 @@ impl ReadinessProbe {
 
     /// The status and the body of a GET whose answer arrived in full.
     async fn get(&self, path: &str, replica: &Replica) -> Result<(u16, Vec<u8>)> {
-        let Some(address) = replica.address() else {
-            return Error::e_explain(ErrorType::ConnectError, "a replica without an address");
-        };
-        let peer = HttpPeer::new(address, false, String::new());
-        let (mut session, _) = self.connector.get_http_session(&peer).await?;
-        session.write_request_header(Box::new(request(path, replica)?)).await?;
-        session.finish_request_body().await?;
-        session.read_response_header().await?;
-        let status = session.response_header().map_or(0, |r| r.status.as_u16());
-        let mut body = Vec::new();
-        while let Some(piece) = session.read_response_body().await? {
-            body.extend_from_slice(&piece);
-            if body.len() > MAX_BODY {
-                return Error::e_explain(ErrorType::ReadError, "the probe's answer is too large");
-            }
-        }
-        Ok((status, body))
+        exchange(&self.connector, replica, Question { method: Method::GET, path, body: String::new() }).await
     }
-}
 
-fn request(path: &str, replica: &Replica) -> Result<RequestHeader> {
-    let path = format!("{}{path}", replica.spec.prefix);
-    let mut request = RequestHeader::build("GET", path.as_bytes(), Some(4))?;
-    request.insert_header("host", &replica.spec.authority)?;
-    request.insert_header("accept", "*/*")?;
-    request.insert_header("connection", "close")?;
-    if let Some(key) = &replica.spec.authorization {
-        request.insert_header("authorization", key)?;
+    /// Whether an answer that is late is no news: requests were completed there lately.
+    fn is_excused(&self, seen: Observation, replica: &Replica) -> bool {
+        let lately =
+            self.fleet.clock().now() - replica.completed() < self.spec.suppress_after_success.as_secs_f64() * 1000.0;
+        seen == Observation::Failed(FenceReason::Timeout) && lately
     }
-    Ok(request)
 }
 
 #[async_trait]
@@ -145,16 +124,14 @@ impl HealthCheck for ReadinessProbe {
             return Error::e_explain(ErrorType::InternalError, "a backend without a replica");
         };
         let seen = self.observe(replica).await;
-        match replica.observe(seen, self.spec.thresholds, self.fleet.clock().now()) {
-            Some(Transition::Fenced(reason)) => log::warn!("replica {} fenced: {}", replica.name(), reason.label()),
-            Some(Transition::Lifted { from }) => {
-                log::info!("replica {} is back", replica.name());
-                if from == FenceReason::Connect {
-                    // nobody listened there: the engine has restarted, with an empty cache
-                    self.fleet.forget(replica.id);
-                }
+        if self.is_excused(seen, replica) {
+            replica.suppress();
+        } else {
+            let change = replica.observe(seen, self.spec.thresholds, self.fleet.clock().now());
+            if matches!(change, Some(Transition::Lifted { from: FenceReason::Connect })) {
+                // nobody listened there: the engine has restarted, with an empty cache
+                self.fleet.forget(replica.id);
             }
-            None => {}
         }
         if seen == Observation::Ready && self.spec.path != MODELS {
             self.ask_for_models(replica).await;

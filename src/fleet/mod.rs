@@ -6,13 +6,15 @@
 //! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
 //!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, the *pins*, the
 //!    sessions' *hints* and the claims' *landings*, for a look-up.
-//! 3. A replica's *health* and *address*, for a few words; the *gate*, where there are limits: what is in flight and who
-//!    waits.
+//! 3. *Fencing*, so that passive signals never fence the last two replicas of a model at once; under it and alone: a
+//!    replica's *standing*. Its *address*. The *gate*, where there are limits: what is in flight and who waits. For a few
+//!    words each.
 //!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
 
 pub mod claim;
 pub mod clock;
+pub mod fencing;
 pub mod gate;
 pub mod hints;
 pub mod landing;
@@ -35,10 +37,11 @@ use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::{Belief, Residency, Served};
 use crate::types::ReplicaId;
 use clock::Clock;
+use fencing::ErrorRule;
 use hints::Hints;
 use landing::Landings;
 use models::Models;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use pins::Pins;
 use replica::{Fit, Replica, ReplicaSpec};
 use selection::RouteKey;
@@ -64,6 +67,8 @@ pub struct Fleet {
     clock: Clock,
     params: Params,
     rules: Rules,
+    /// Held while a passive signal decides whether to fence.
+    fencing: Mutex<()>,
 }
 
 /// What shapes a choice besides the policy.
@@ -73,6 +78,8 @@ pub struct Rules {
     pub lane: Option<Lane>,
     /// For how long a replica that has come back counts as busier than it is.
     pub slow_start: Duration,
+    /// When failed requests fence; never, without.
+    pub errors: Option<ErrorRule>,
 }
 
 /// The state of the fleet in one word.
@@ -106,6 +113,7 @@ impl Fleet {
             clock: Clock::default(),
             params,
             rules: Rules::default(),
+            fencing: Mutex::new(()),
             replicas,
         }
     }
@@ -173,9 +181,11 @@ impl Fleet {
 
     /// Whether requests of some kind find no healthy replica, so that all are tried.
     pub fn fails_open(&self) -> bool {
-        let healthy: Vec<_> = self.replicas.iter().filter(|r| r.is_healthy()).collect();
-        let covered = |model: Option<&str>| healthy.iter().any(|r| r.serves(model));
-        !covered(None) || self.model_names().iter().any(|model| !covered(Some(model)))
+        // what an operator drains is not tried
+        let there = || self.replicas.iter().filter(|r| !r.is_draining());
+        let covered = |model: Option<&str>| there().any(|r| r.is_healthy() && r.serves(model));
+        let names: BTreeSet<_> = there().flat_map(|r| r.model_names()).collect();
+        there().next().is_some() && (!covered(None) || names.iter().any(|model| !covered(Some(model))))
     }
 
     /// An engine has told how many tokens its cache holds.
@@ -298,7 +308,7 @@ impl Fleet {
         };
         let candidate = |r: &Replica| Candidate {
             id: r.id,
-            healthy: r.is_healthy(),
+            healthy: r.takes_requests(),
             overlap: overlaps[r.id.index()],
             tail: tail(r.id, overlaps[r.id.index()]),
             confirmed: confirmed[r.id.index()],
@@ -312,8 +322,10 @@ impl Fleet {
             Some(Fit::Easygoing) => *unlisted,
             Some(Fit::No) => false,
         };
-        let (mut candidates, shares): (SmallVec<[Candidate; 8]>, SmallVec<[f64; 8]>) =
-            pool.filter(|r| fits(r)).map(|r| (candidate(r), slow_start::share(r.age(now), window))).unzip();
+        let (mut candidates, shares): (SmallVec<[Candidate; 8]>, SmallVec<[f64; 8]>) = pool
+            .filter(|r| fits(r) && !r.is_draining())
+            .map(|r| (candidate(r), slow_start::share(r.age(now), window)))
+            .unzip();
         let prior = Prior::of(candidates.iter().map(|c| c.prospect.rates));
         candidates.iter_mut().for_each(|c| c.prospect.rates = c.prospect.rates.with(prior));
         slow_start::ease(&mut candidates, &shares);
@@ -362,7 +374,7 @@ mod tests {
             load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
             flight: FlightParams::default(),
         };
-        let rules = Rules { lane: None, slow_start: Duration::from_secs(3600) };
+        let rules = Rules { slow_start: Duration::from_secs(3600), ..Rules::default() };
         Fleet::new(vec![spec(), spec()], params, 1 << 20).under(rules)
     }
 

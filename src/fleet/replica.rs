@@ -3,8 +3,11 @@
 use crate::api::catalogue::Catalogue;
 use crate::policy::backlog::Backlog;
 use crate::policy::cost::Prospect;
+use crate::policy::errors::TRIALS;
 use crate::policy::estimate::{self, Rates};
-use crate::policy::health::{FenceReason, Health, Observation, Thresholds, Transition};
+use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
+use crate::policy::progress::{Signs, Watch};
+use crate::policy::standing::{Standing, State};
 use crate::types::ReplicaId;
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
@@ -12,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Whether a replica is one for a model.
@@ -73,23 +76,51 @@ pub struct Replica {
     pub name_hash: u64,
     /// Written by discovery, read once per attempt.
     address: RwLock<Option<SocketAddr>>,
-    /// Guards the probe state; held for a few comparisons.
-    health: Mutex<Health>,
-    /// `health` in one word, for the hot path. Relaxed: a choice may be one probe late anyway.
-    healthy: AtomicBool,
-    /// When it came back last, in milliseconds on the fleet's clock, as bits. Relaxed, as `healthy`.
+    /// Guards what is known of its health; held for a few comparisons.
+    standing: Mutex<Standing>,
+    /// The index of its state, for the hot path. Relaxed: a choice may be one probe late anyway.
+    state: AtomicU8,
+    /// Requests that it got on trial.
+    pub(super) trials: AtomicU32,
+    /// When it came back last, in milliseconds on the fleet's clock, as bits. Relaxed, as `state`.
     back_since: AtomicU64,
     /// Whether its engine is still to be asked how much its cache holds.
     asks_capacity: AtomicBool,
+    /// When something was generated there last, likewise.
+    heard: AtomicU64,
+    /// When a request was last completed there with what it generated, likewise.
+    completed: AtomicU64,
     pub(super) load: AtomicU32,
     pub(super) inflight: AtomicU32,
     /// Guards the promised work and the learned rates; held for a few additions.
     pub(super) work: Mutex<Work>,
     probe_failures: [AtomicU64; FenceReason::ALL.len()],
+    /// Probes that timed out and did not count.
+    suppressed: AtomicU64,
+    /// How often it came into each state.
+    transitions: [AtomicU64; State::COUNT],
     /// What its engine listed last.
     catalogue: ArcSwapOption<Catalogue>,
     /// Whether somebody is looking for its address.
     searching: AtomicBool,
+}
+
+const HEALTHY: u8 = 0;
+const RECOVERING: u8 = 1;
+const DRAINING: u8 = 2;
+
+/// A time that never was, as bits.
+fn never() -> AtomicU64 {
+    AtomicU64::new(0)
+}
+
+/// A time as bits that are ordered as times are: the bits of positive numbers.
+fn time_bits(now: f64) -> u64 {
+    now.max(f64::MIN_POSITIVE).to_bits()
+}
+
+fn time_of(bits: u64) -> f64 {
+    if bits == 0 { f64::NEG_INFINITY } else { f64::from_bits(bits) }
 }
 
 /// What is promised to a replica, and how fast it is believed to be.
@@ -97,6 +128,7 @@ pub struct Replica {
 pub(super) struct Work {
     pub(super) backlog: Backlog,
     pub(super) rates: Rates,
+    pub(super) watch: Watch,
 }
 
 impl Replica {
@@ -108,14 +140,19 @@ impl Replica {
             name_hash: xxh3_64(spec.name.as_bytes()),
             spec,
             address: RwLock::new(None),
-            health: Mutex::default(),
-            healthy: AtomicBool::new(true),
+            standing: Mutex::default(),
+            state: AtomicU8::new(0),
+            trials: AtomicU32::new(0),
             back_since: AtomicU64::new(f64::NEG_INFINITY.to_bits()),
             asks_capacity: AtomicBool::new(asks_capacity),
+            heard: never(),
+            completed: never(),
             load: AtomicU32::new(0),
             inflight: AtomicU32::new(0),
-            work: Mutex::new(Work { backlog: Backlog::default(), rates: estimate::START }),
+            work: Mutex::new(Work { backlog: Backlog::default(), rates: estimate::START, watch: Watch::default() }),
             probe_failures: Default::default(),
+            suppressed: AtomicU64::new(0),
+            transitions: Default::default(),
             catalogue: ArcSwapOption::empty(),
             searching: AtomicBool::new(false),
         }
@@ -198,29 +235,138 @@ impl Replica {
         }
     }
 
-    /// Whether new requests may come.
+    /// Its state.
+    pub fn state(&self) -> State {
+        self.standing.lock().state()
+    }
+
+    /// Whether nothing keeps new requests away.
     pub fn is_healthy(&self) -> bool {
-        self.healthy.load(Relaxed)
+        self.state.load(Relaxed) <= RECOVERING
     }
 
-    /// Why they may not.
+    /// Whether a new request may come now: on trial there are few at a time.
+    pub fn takes_requests(&self) -> bool {
+        match self.state.load(Relaxed) {
+            HEALTHY => true,
+            RECOVERING => self.trials.load(Relaxed) < TRIALS,
+            _ => false,
+        }
+    }
+
+    /// Whether it is on trial.
+    pub(super) fn is_on_trial(&self) -> bool {
+        self.state.load(Relaxed) == RECOVERING
+    }
+
+    /// Whether an operator keeps new requests away, which nothing overrides.
+    pub fn is_draining(&self) -> bool {
+        self.state.load(Relaxed) == DRAINING
+    }
+
+    /// Why new requests may not come.
     pub fn fence(&self) -> Option<FenceReason> {
-        self.health.lock().fence()
+        self.state().fence()
     }
 
-    /// Takes in what a probe saw at `now`, milliseconds on the fleet's clock; returns the change that it brought.
+    /// Whether nothing is generated there as far as probes and requests have shown.
+    pub fn is_barren(&self) -> bool {
+        self.standing.lock().is_barren()
+    }
+
+    /// Takes in what a readiness probe saw at `now`, milliseconds on the fleet's clock; returns the change that it brought
+    /// in what such probes say.
     pub fn observe(&self, seen: Observation, thresholds: Thresholds, now: f64) -> Option<Transition> {
+        self.count(seen);
+        self.revise(now, |standing| standing.on_readiness(seen, thresholds))
+    }
+
+    /// The same for a generation probe.
+    pub fn observe_generation(&self, seen: Observation, thresholds: Thresholds, now: f64) -> Option<Transition> {
+        self.count(seen);
+        self.revise(now, |standing| standing.on_generation(seen, thresholds))
+    }
+
+    /// An operator keeps new requests away, or no longer does.
+    pub fn drain(&self, draining: bool, now: f64) {
+        self.revise(now, |standing| standing.draining = draining);
+    }
+
+    /// A pause after failed requests may be over.
+    pub fn tick(&self, now: f64) {
+        self.revise(now, |standing| standing.errors.tick(now));
+    }
+
+    /// Changes what is known of its health. Coming back begins it anew.
+    pub(super) fn revise<T>(&self, now: f64, change: impl FnOnce(&mut Standing) -> T) -> T {
+        let mut standing = self.standing.lock();
+        let before = standing.state();
+        let out = change(&mut standing);
+        let after = standing.state();
+        if after == before {
+            return out;
+        }
+        // one that worked on all the while was never gone
+        if after.is_healthy() && !before.is_healthy() && self.inflight() == 0 {
+            self.begin_anew(now);
+        }
+        // there are far fewer than 256 states
+        self.state.store(u8::try_from(after.index()).unwrap_or(u8::MAX), Relaxed);
+        self.transitions[after.index()].fetch_add(1, Relaxed);
+        drop(standing);
+        match after {
+            State::Fenced(reason) => log::warn!("replica {} fenced: {}", self.name(), reason.label()),
+            state => log::info!("replica {} is {}", self.name(), state.label()),
+        }
+        out
+    }
+
+    /// How often it came into each state.
+    pub fn transitions(&self) -> impl Iterator<Item = (State, u64)> {
+        State::all().zip(&self.transitions).map(|(state, n)| (state, n.load(Relaxed)))
+    }
+
+    /// Something was generated there at `now`.
+    pub fn hear(&self, now: f64) {
+        self.heard.fetch_max(time_bits(now), Relaxed);
+    }
+
+    /// When something was generated there last; minus infinity if never.
+    pub fn heard(&self) -> f64 {
+        time_of(self.heard.load(Relaxed))
+    }
+
+    /// A request was completed there with what it generated.
+    pub fn complete(&self, now: f64) {
+        self.completed.fetch_max(time_bits(now), Relaxed);
+    }
+
+    /// When that was last; minus infinity if never.
+    pub fn completed(&self) -> f64 {
+        time_of(self.completed.load(Relaxed))
+    }
+
+    /// What the requests there show; `None` if there are none that generate.
+    pub fn signs(&self, now: f64) -> Option<Signs> {
+        let watch = &mut self.work.lock().watch;
+        watch.hear(self.heard());
+        watch.signs(now)
+    }
+
+    /// A probe timed out and does not count.
+    pub fn suppress(&self) {
+        self.suppressed.fetch_add(1, Relaxed);
+    }
+
+    /// Probes that timed out and did not count.
+    pub fn suppressed(&self) -> u64 {
+        self.suppressed.load(Relaxed)
+    }
+
+    fn count(&self, seen: Observation) {
         if let Observation::Failed(reason) = seen {
             self.probe_failures[reason as usize].fetch_add(1, Relaxed);
         }
-        let mut health = self.health.lock();
-        let change = health.on(seen, thresholds);
-        // one that worked on all the while was never gone
-        if matches!(change, Some(Transition::Lifted { .. })) && self.inflight() == 0 {
-            self.begin_anew(now);
-        }
-        self.healthy.store(health.is_healthy(), Relaxed);
-        change
     }
 
     /// It is as good as new at `now`: come back, or emptied.

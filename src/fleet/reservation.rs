@@ -4,6 +4,7 @@ use super::clock::Clock;
 use super::gate::Permit;
 use super::replica::Replica;
 use crate::policy::backlog::Ticket;
+use crate::policy::progress::Expected;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -18,6 +19,10 @@ pub struct Reservation {
     read: Option<PromptRead>,
     /// Its room, where there are limits. Given back after the load, which the next request looks at.
     permit: Option<Permit>,
+    /// When it began.
+    began: f64,
+    /// Whether it is one of the few that a replica gets on trial.
+    is_trial: bool,
 }
 
 /// What is reserved.
@@ -27,8 +32,12 @@ pub struct Share {
     pub units: u32,
     /// Expected time to read the prompt.
     pub prefill_ms: f64,
+    /// Expected time to generate the answer.
+    pub decode_ms: f64,
     /// Whether its first token will be seen.
     pub streams: bool,
+    /// Whether it generates at all.
+    pub generates: bool,
 }
 
 /// The moment of the first token.
@@ -57,8 +66,21 @@ impl Reservation {
         // relaxed: the counters publish nothing but themselves; the booking lock orders choices
         replica.load.fetch_add(share.units, Relaxed);
         replica.inflight.fetch_add(1, Relaxed);
-        let ticket = replica.work.lock().backlog.begin(clock.now(), share.prefill_ms, share.streams);
-        Reservation { replica, units: share.units, ticket, clock, read: None, permit: None }
+        let is_trial = replica.is_on_trial();
+        if is_trial {
+            replica.trials.fetch_add(1, Relaxed);
+        }
+        let began = clock.now();
+        let Share { units, prefill_ms, decode_ms, streams, generates } = share;
+        let ticket = {
+            let work = &mut *replica.work.lock();
+            let ticket = work.backlog.begin(began, prefill_ms, streams);
+            if generates {
+                work.watch.begin(ticket, began, Expected { prefill_ms, decode_ms, streams });
+            }
+            ticket
+        };
+        Reservation { replica, units, ticket, clock, read: None, permit: None, began, is_trial }
     }
 
     /// The same, with its room.
@@ -78,11 +100,18 @@ impl Reservation {
         &self.replica
     }
 
+    /// When it began, in milliseconds on the fleet's clock.
+    pub fn began(&self) -> f64 {
+        self.began
+    }
+
     /// The prompt is read: the next one's turn begins, and what is left to do here is decoding.
     pub fn first_token(&mut self) {
         let now = self.clock.now();
-        let backlog = &mut self.replica.work.lock().backlog;
+        let work = &mut *self.replica.work.lock();
+        let backlog = &mut work.backlog;
         if let Some(read) = backlog.first_token(self.ticket, now) {
+            work.watch.first_token(self.ticket, now, read.took_ms);
             let (prefilled_ms, decoding) = (backlog.prefilled_ms(), backlog.decoding());
             self.read = Some(PromptRead { took_ms: read.took_ms, at: now, prefilled_ms, decoding });
         }
@@ -90,7 +119,9 @@ impl Reservation {
 
     /// The answer turned out to be one whose first token cannot be seen.
     pub fn shows_no_token(&mut self) {
-        self.replica.work.lock().backlog.shows_no_token(self.ticket);
+        let work = &mut *self.replica.work.lock();
+        work.backlog.shows_no_token(self.ticket);
+        work.watch.shows_no_token(self.ticket);
     }
 
     /// Only one unit is left to do.
@@ -126,7 +157,14 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         self.replica.load.fetch_sub(self.units, Relaxed);
         self.replica.inflight.fetch_sub(1, Relaxed);
-        self.replica.work.lock().backlog.end(self.ticket, self.clock.now());
+        if self.is_trial {
+            self.replica.trials.fetch_sub(1, Relaxed);
+        }
+        let (now, heard) = (self.clock.now(), self.replica.heard());
+        let work = &mut *self.replica.work.lock();
+        work.backlog.end(self.ticket, now);
+        work.watch.hear(heard);
+        work.watch.end(self.ticket, now);
     }
 }
 
@@ -153,7 +191,7 @@ mod tests {
     }
 
     fn share(units: u32) -> Share {
-        Share { units, prefill_ms: 10.0, streams: true }
+        Share { units, prefill_ms: 10.0, decode_ms: 10.0, streams: true, generates: true }
     }
 
     #[test]
@@ -185,6 +223,7 @@ mod tests {
             held.clear();
             let left = r.prospect(clock.now());
             prop_assert_eq!((r.load(), r.inflight(), left.waiting + left.decoding), (0, 0, 0.0));
+            prop_assert!(r.signs(clock.now()).is_none());
         }
     }
 }

@@ -208,7 +208,14 @@ impl Router {
 
     fn reserve(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<Reservation> {
         let replica = self.fleet.replica(ranked.id)?.clone();
-        let share = Share { units: ranked.units, prefill_ms: ranked.price.prefill, streams: prompt.streams };
+        let share = Share {
+            units: ranked.units,
+            prefill_ms: ranked.price.prefill,
+            decode_ms: ranked.price.decode,
+            streams: prompt.streams,
+            // of what is generated the prompt is read
+            generates: prompt.prompt_bytes > 0,
+        };
         Some(Reservation::new(replica, share, self.fleet.clock()))
     }
 

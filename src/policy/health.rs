@@ -1,4 +1,5 @@
-//! Whether a replica is well, from what probes saw: a small state machine with hysteresis, driven by values.
+//! Whether a replica is well, from what one kind of probe saw: a small state machine with hysteresis, driven by values.
+//! `standing` puts the kinds together.
 //!
 //! A replica that cannot be reached at all by the very first probe is fenced by it: one that is dead when ramjet starts
 //! must not be believed in for several probe intervals. One that answers late or badly gets the usual chances.
@@ -23,9 +24,15 @@ pub enum FenceReason {
     Timeout,
     /// An answer with an error status.
     Status,
+    /// A probe's completion did not come, or failed.
+    Generation,
+    /// Requests are there, nothing is generated, and a question about it went unanswered.
+    Progress,
+    /// Requests failed there.
+    Errors,
 }
 
-/// What one readiness probe saw.
+/// What one probe saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// A good answer.
@@ -34,7 +41,7 @@ pub enum Observation {
     Failed(FenceReason),
 }
 
-/// The state of one replica.
+/// The state of one replica, as one kind of probe sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     fenced: Option<FenceReason>,
@@ -57,8 +64,15 @@ pub enum Transition {
 
 impl FenceReason {
     /// Every reason, in the order of the metrics' label values.
-    pub const ALL: [FenceReason; 4] =
-        [FenceReason::Unresolved, FenceReason::Connect, FenceReason::Timeout, FenceReason::Status];
+    pub const ALL: [FenceReason; 7] = [
+        FenceReason::Unresolved,
+        FenceReason::Connect,
+        FenceReason::Timeout,
+        FenceReason::Status,
+        FenceReason::Generation,
+        FenceReason::Progress,
+        FenceReason::Errors,
+    ];
 
     /// The label value.
     pub fn label(self) -> &'static str {
@@ -67,6 +81,9 @@ impl FenceReason {
             FenceReason::Connect => "connect",
             FenceReason::Timeout => "timeout",
             FenceReason::Status => "status",
+            FenceReason::Generation => "generation",
+            FenceReason::Progress => "progress",
+            FenceReason::Errors => "errors",
         }
     }
 }

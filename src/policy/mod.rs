@@ -5,14 +5,17 @@
 
 pub mod backlog;
 pub mod cost;
+pub mod errors;
 pub mod estimate;
 pub mod flight;
 pub mod flow;
 pub mod health;
 pub mod hint;
 pub mod lane;
+pub mod progress;
 pub mod queue;
 pub mod retry;
 pub mod score;
 pub mod select;
 pub mod slow_start;
+pub mod standing;

@@ -7,6 +7,7 @@
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
 //! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs` | the answer passes; it is read beside |
+//! | how an attempt ended | `signals.rs` | what it says of the replica's health |
 //! | `fail_to_proxy` | `respond.rs` | ramjet's own errors |
 //! | `logging` | `finish.rs` | counters and the access line |
 //!
@@ -29,6 +30,7 @@ mod relay;
 mod request;
 mod respond;
 mod retry;
+mod signals;
 
 pub use auth::ClientKeys;
 pub use context::Context;
@@ -61,6 +63,8 @@ pub struct Phases {
     pub connect: Duration,
     /// Silence of an engine, before and during its answer.
     pub silence: Duration,
+    /// The same where an answer is not streamed.
+    pub first_byte: Duration,
     /// Silence of a client that is sending a body.
     pub client_body: Duration,
     /// How long an idle connection to a replica is kept.

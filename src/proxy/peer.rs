@@ -47,7 +47,15 @@ impl Proxy {
         ctx.rank_field.write(&mut ctx.body, replica.spec.role.rank);
         ctx.attempt = Some(Attempt { reservation, claim, began: Instant::now() });
         match replica.address() {
-            Some(address) => Ok(Box::new(peer(address, &self.settings.phases, fresh))),
+            Some(address) => {
+                let phases = &self.settings.phases;
+                let mut peer = peer(address, phases, fresh);
+                if ctx.endpoint.is_inference() && ctx.body.held().is_some() && !ctx.prompt.streams {
+                    // such an answer comes at once or not at all
+                    peer.options.read_timeout = Some(phases.first_byte);
+                }
+                Ok(Box::new(peer))
+            }
             None => refuse(ctx, ErrorKind::NoReplica),
         }
     }
@@ -138,6 +146,7 @@ impl Proxy {
                 Verdict::Again => route.renewed = true,
                 Verdict::Next | Verdict::GiveUp => {
                     route.position += 1;
+                    self.pass_drained(&mut route.decision, route.position);
                     self.prefer_other_nodes(&mut route.decision, route.position);
                     route.attempts += 1;
                 }
@@ -158,6 +167,16 @@ impl Proxy {
             self.metrics.failed_over(from.name(), reservation.replica().name(), failure);
         }
         Ok((reservation, claim))
+    }
+
+    /// Takes out of the ranking, from `position` on, whom an operator has drained since it was made.
+    fn pass_drained(&self, decision: &mut Decision, position: usize) {
+        let is_drained = |id| self.router.fleet().replica(id).is_some_and(|r| r.is_draining());
+        let mut place = 0;
+        decision.ranked.retain(|ranked| {
+            place += 1;
+            place <= position || !is_drained(ranked.id)
+        });
     }
 
     /// Brings the replica that is to be tried next to `position` of the ranking, the others keeping their order.

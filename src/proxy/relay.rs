@@ -94,6 +94,9 @@ impl Proxy {
                 let id = reader.take_id();
                 ctx.relay.usage = state.usage;
                 self.remember(id, ctx);
+                if state.progressed && !state.failed {
+                    self.heard(ctx);
+                }
                 if state.generated && ctx.relay.first_token.is_none() {
                     ctx.relay.first_token = Some(Instant::now());
                     self.prefill_done(ctx);
@@ -105,6 +108,7 @@ impl Proxy {
                 let broken = state.failed || (end && !state.finished);
                 if broken && !std::mem::replace(&mut ctx.relay.broken, broken) {
                     self.metrics.attempt_failed(ctx.endpoint, Failure::BrokenStream);
+                    self.ended(Some(Failure::BrokenStream), ctx);
                 }
             }
             Reader::Whole(reader) => {
@@ -114,14 +118,28 @@ impl Proxy {
                     let id = reader.id();
                     self.remember(id, ctx);
                 }
+                if !piece.is_empty() {
+                    self.heard(ctx);
+                }
                 // an answer that is not streamed begins when all of it was generated
                 self.prefill_done(ctx);
             }
-            Reader::None if end && ctx.relay.good => self.prefill_done(ctx),
+            Reader::None if ctx.relay.good => {
+                if !piece.is_empty() && ctx.endpoint.is_inference() {
+                    // compressed: what it is cannot be told
+                    self.heard(ctx);
+                }
+                if end {
+                    self.prefill_done(ctx);
+                }
+            }
             Reader::None => {}
         }
         if end {
             self.learn(ctx);
+            if ctx.relay.good && !ctx.relay.broken {
+                self.ended(None, ctx);
+            }
             // the engine is done, however slowly the client takes the rest
             ctx.attempt = None;
         }
@@ -177,6 +195,15 @@ impl Proxy {
 }
 
 impl Relay {
+    /// Whether anything was generated; of an answer that is not streamed, whether it is one that could tell.
+    pub(super) fn has_generated(&self) -> bool {
+        match &self.reader {
+            Reader::Stream(_) => self.first_token.is_some(),
+            Reader::Whole(_) => true,
+            Reader::None => false,
+        }
+    }
+
     /// Time from `started` to the first generated token.
     pub(super) fn ttft(&self, started: Instant) -> Option<Duration> {
         self.first_token.map(|at| at.duration_since(started))

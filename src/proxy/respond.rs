@@ -50,10 +50,9 @@ fn health_word(health: FleetHealth, draining: bool) -> &'static str {
 fn health_body(fleet: &Fleet, word: &str) -> String {
     let mut out = format!(r#"{{"status":"{word}","replicas":["#);
     for (n, replica) in fleet.replicas().iter().enumerate() {
-        let (state, fence) = match replica.fence() {
-            None => ("healthy", "null".to_owned()),
-            Some(reason) => ("fenced", format!("\"{}\"", reason.label())),
-        };
+        let state = replica.state();
+        let fence = state.fence().map_or_else(|| "null".to_owned(), |reason| format!("\"{}\"", reason.label()));
+        let state = state.label();
         let comma = if n > 0 { "," } else { "" };
         // writing to a String cannot fail
         let _infallible = write!(

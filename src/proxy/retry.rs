@@ -58,6 +58,10 @@ impl Proxy {
         ctx: &mut Context,
     ) -> Result<()> {
         let status = response.status.as_u16();
+        // 503 says busy as often as broken; which, the probes tell
+        if matches!(status, 500 | 502 | 504) {
+            self.ended(Some(Failure::BadGateway), ctx);
+        }
         if !matches!(status, 502 | 503) || response.headers.contains_key(RETRY_AFTER) {
             return Ok(());
         }
@@ -75,6 +79,10 @@ impl Proxy {
     fn after(&self, failure: Failure, session: &Session, ctx: &mut Context) -> bool {
         let verdict = self.verdict(failure, session, ctx);
         self.metrics.attempt_failed(ctx.endpoint, failure);
+        // a bad gateway was reported when its head came, a dead idle connection says nothing of the engine
+        if !matches!(failure, Failure::BadGateway | Failure::StaleConnection) {
+            self.ended(Some(failure), ctx);
+        }
         ctx.attempt = None;
         ctx.failure = Some(failure);
         if let Some(route) = &mut ctx.route {

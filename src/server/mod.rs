@@ -1,21 +1,24 @@
 //! The composition root: from a configuration to running services. Everything is built here, nothing is decided.
 
+mod health;
 mod lifecycle;
 
-use crate::admin::Admin;
+use crate::admin::{Access, Admin};
 use crate::api::model::Aliases;
+use crate::api::sha256::{Digest, sha256};
 use crate::cli::Cli;
 use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
 use crate::engine::discovery::Configured;
-use crate::engine::probe::{ReadinessProbe, ReadinessSpec};
+use crate::engine::generation::GenerationProbe;
+use crate::engine::probe::ReadinessProbe;
 use crate::engine::search::ModelSearch;
+use crate::engine::watchdog::Watchdog;
 use crate::fleet::gate;
 use crate::fleet::replica::{ReplicaSpec, Role};
 use crate::fleet::router::Router;
 use crate::fleet::selection::CacheAware;
 use crate::fleet::{Fleet, Rules};
 use crate::policy::flight::FlightParams;
-use crate::policy::health::Thresholds;
 use crate::policy::lane::Lane;
 use crate::policy::retry::Limits;
 use crate::policy::score::{AffinityParams, LoadParams};
@@ -85,7 +88,9 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
         Proxy::new(router, metrics.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let api = api_service(&server, config, &proxy, open_http2.clone());
-    let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone(), draining.clone()));
+    let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
+    let admin = Admin::new(fleet.clone(), metrics.clone(), draining.clone(), access);
+    let mut admin = Service::new("admin".to_owned(), admin);
     admin.add_tcp(&config.listen.admin.to_string());
     admin.threads = Some(1);
 
@@ -99,6 +104,9 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
         server.add_service(admin);
     }
     server.add_service(background);
+    server
+        .add_service(background_service("generation", GenerationProbe::new(fleet.clone(), health::generation(config))));
+    server.add_service(background_service("watchdog", Watchdog::new(fleet, health::watchdog(config))));
     let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
     let signals = lifecycle::Signals { grace: config.server.grace, draining: draining.clone() };
     server.add_service(background_service("drain", lifecycle::Drain { metrics, draining, open_http2, phases }));
@@ -147,10 +155,14 @@ fn replica(r: &config::Replica) -> Result<ReplicaSpec, StartError> {
     })
 }
 
+fn admin_token(loaded: &Loaded) -> Option<Digest> {
+    loaded.admin_token.as_ref().map(|token| sha256(token.expose().as_bytes()))
+}
+
 fn rules(config: &Config) -> Rules {
     let long_prompt = &config.routing.long_prompt;
     let lane = long_prompt.over.map(|over| Lane { over: over as u64, short: long_prompt.short });
-    Rules { lane, slow_start: config.health.slow_start.window }
+    Rules { lane, slow_start: config.health.slow_start.window, errors: health::error_rule(config) }
 }
 
 fn limits(config: &Config) -> gate::Limits {
@@ -183,7 +195,7 @@ fn client_rules(loaded: &Loaded, fleet: &Arc<Fleet>) -> ClientRules {
         keys: keys.map(|keys| ClientKeys::new(keys.iter().map(|key| (key.name.clone(), key.sha256)))),
         cors: Cors::new(&loaded.config.cors.origins),
         aliases: Aliases::new(loaded.config.compat.model_aliases.clone()),
-        search: Some(ModelSearch::new(fleet.clone(), readiness(&loaded.config))),
+        search: Some(ModelSearch::new(fleet.clone(), health::readiness(&loaded.config))),
         context_margin: loaded.config.compat.context_margin.into(),
     }
 }
@@ -211,6 +223,7 @@ fn settings(config: &Config) -> Settings {
         phases: Phases {
             connect: timeouts.connect,
             silence: timeouts.first_byte.max(timeouts.idle_read),
+            first_byte: timeouts.first_byte,
             client_body: timeouts.client_body,
             pool_idle: timeouts.pool_idle,
             tcp_keepalive: timeouts.tcp_keepalive,
@@ -219,14 +232,8 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-fn readiness(config: &Config) -> ReadinessSpec {
-    let readiness = &config.health.readiness;
-    let thresholds = Thresholds { failures: readiness.failures, successes: readiness.successes };
-    ReadinessSpec { path: readiness.path.clone(), timeout: readiness.timeout, thresholds }
-}
-
 fn balancer(config: &Config, fleet: &Arc<Fleet>) -> LoadBalancer<CacheAware> {
-    let spec = readiness(config);
+    let spec = health::readiness(config);
     let mut backends = Backends::new(Box::new(Configured::new(fleet.clone(), spec.thresholds)));
     backends.set_health_check(Box::new(ReadinessProbe::new(fleet.clone(), spec)));
     let mut balancer = LoadBalancer::from_backends_with_config(backends, Some(fleet.clone()));

@@ -7,7 +7,9 @@ use super::registry::{Result, metrics};
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
 use crate::fleet::Fleet;
+use crate::fleet::replica::Replica;
 use crate::policy::flight::Flight;
+use crate::policy::health::FenceReason;
 use crate::policy::lane::Gate;
 use crate::policy::queue::Shed;
 use crate::policy::retry::Failure;
@@ -74,6 +76,12 @@ metrics! {
         upstream_load: gauges("ramjet_upstream_load_units", "Load units reserved at the replica.", &["upstream"]);
         probe_failures: counters("ramjet_upstream_probe_failures_total",
             "Failed probes, by replica and reason.", &["upstream", "reason"]);
+        suppressed: counters("ramjet_upstream_probe_suppressed_total",
+            "Probes that timed out and did not count: requests were completed lately, or long prompts explain it.",
+            &["upstream"]);
+        fenced: gauges("ramjet_upstream_fenced", "1 for the reason that keeps new requests away.", &["upstream", "reason"]);
+        transitions: counters("ramjet_upstream_transitions_total",
+            "How often a replica came into a state, and why, if it was fenced.", &["upstream", "state", "reason"]);
         fail_open: gauge("ramjet_route_fail_open", "1 while some requests find no healthy replica and all are tried.");
         index_bytes: gauge("ramjet_prefix_index_bytes", "Heap bytes of the prefix index.");
         index_blocks: gauge("ramjet_prefix_index_blocks", "Blocks in the prefix index.");
@@ -263,6 +271,7 @@ impl Metrics {
                 let shown = self.probe_failures.with_label_values(&[replica.name(), reason.label()]);
                 shown.inc_by(count.saturating_sub(shown.get()));
             }
+            self.show_health(replica);
         }
         self.fail_open.set(fleet.fails_open().into());
         let (bytes, blocks) = fleet.index_size();
@@ -271,6 +280,24 @@ impl Metrics {
         let mut out = Vec::with_capacity(16 << 10);
         TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
         Ok(out)
+    }
+}
+
+impl Metrics {
+    /// The states of a replica, and what probes did not count.
+    fn show_health(&self, replica: &Replica) {
+        let name = replica.name();
+        let shown = self.suppressed.with_label_values(&[name]);
+        shown.inc_by(replica.suppressed().saturating_sub(shown.get()));
+        let fence = replica.fence();
+        for reason in FenceReason::ALL {
+            self.fenced.with_label_values(&[name, reason.label()]).set((fence == Some(reason)).into());
+        }
+        for (state, count) in replica.transitions() {
+            let reason = state.fence().map_or("none", FenceReason::label);
+            let shown = self.transitions.with_label_values(&[name, state.label(), reason]);
+            shown.inc_by(count.saturating_sub(shown.get()));
+        }
     }
 }
 

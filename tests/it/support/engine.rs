@@ -31,6 +31,9 @@ pub(crate) struct Engine {
 struct Shared {
     seen: Mutex<Vec<Seen>>,
     probes: AtomicU64,
+    /// The part that generation probes meet; a good answer if nothing is set.
+    generates: Mutex<Option<String>>,
+    generations: Mutex<Vec<(String, String)>>,
     /// Wakes the plays that wait for a call.
     calls: Notify,
     /// What `/v1/models` answers; an empty list if nothing is set.
@@ -80,6 +83,16 @@ impl Engine {
     /// Readiness probes answered.
     pub(crate) fn probes(&self) -> u64 {
         self.shared.probes.load(Relaxed)
+    }
+
+    /// The part that generation probes meet from now on.
+    pub(crate) fn generates(&self, play: &str) {
+        *self.shared.generates.lock().unwrap() = Some(play.to_owned());
+    }
+
+    /// Generation probes seen so far: heads and bodies.
+    pub(crate) fn generations(&self) -> Vec<(String, String)> {
+        self.shared.generations.lock().unwrap().clone()
     }
 
     /// Lets the requests go on that wait for a call.
@@ -132,6 +145,9 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
             let _unsent = answer(&mut stream, 500, "", b"{}").await;
             return;
         }
+        if head.starts_with("GET /slow") {
+            return wait_closed(&mut stream).await;
+        }
         if head.starts_with("GET ") && head.contains("/v1/models ") {
             shared.probes.fetch_add(1, Relaxed);
             let models = shared.models.lock().unwrap().clone();
@@ -146,6 +162,15 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
             let metrics = shared.metrics.lock().unwrap().clone();
             let status = if metrics.is_some() { 200 } else { 404 };
             if answer(&mut stream, status, "", metrics.unwrap_or_default().as_bytes()).await.is_err() {
+                return;
+            }
+            continue;
+        }
+        if head.starts_with("POST ") && head.contains("user-agent: ramjet-probe\r\n") {
+            let play = shared.generates.lock().unwrap().clone();
+            let play = play.unwrap_or_else(|| "json={\"choices\":[{\"text\":\"x\"}]}".to_owned());
+            shared.generations.lock().unwrap().push((head, String::from_utf8(body).unwrap()));
+            if !perform(&mut stream, &play).await {
                 return;
             }
             continue;
@@ -196,10 +221,21 @@ async fn perform(stream: &mut TcpStream, play: &str) -> bool {
             return false;
         }
         "on-call-ok" => answer(stream, 200, "", b"{\"ok\":true}").await,
+        // a head and no token
+        "frozen" => {
+            let _unsent = stream.write_all(SSE_HEAD.as_bytes()).await;
+            wait_closed(stream).await;
+            return false;
+        }
+        // a head, comments and empty deltas, and no token
+        "comments" => {
+            repeat(stream, ": still here\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"\"}}]}\n\n").await;
+            return false;
+        }
         "on-call-fail" => answer(stream, 400, "", b"{\"error\":{\"message\":\"engine\"}}").await,
         // a stream that begins when the test says so
         "decode" | "on-call" => {
-            decode(stream).await;
+            repeat(stream, TOKEN).await;
             return false;
         }
         "cut" => {
@@ -249,12 +285,12 @@ async fn wait_for_reader(stream: &mut TcpStream) {
     let _left = tokio::time::timeout(Duration::from_millis(100), stream.read(&mut byte)).await;
 }
 
-/// A token every five milliseconds until the peer closes.
-async fn decode(stream: &mut TcpStream) {
+/// The same events every five milliseconds until the peer closes.
+async fn repeat(stream: &mut TcpStream, events: &str) {
     let _unsent = stream.write_all(SSE_HEAD.as_bytes()).await;
     let mut byte = [0];
     loop {
-        if stream.write_all(&chunk(TOKEN)).await.is_err() {
+        if stream.write_all(&chunk(events)).await.is_err() {
             return;
         }
         let pause = tokio::time::timeout(Duration::from_millis(5), stream.read(&mut byte));

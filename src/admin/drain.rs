@@ -1,0 +1,67 @@
+//! `POST /api/replicas/NAME/drain` and `/undrain`: an operator keeps new requests away from a replica, and lets them in
+//! again. Running ones finish.
+
+use crate::fleet::Fleet;
+use crate::fleet::replica::Replica;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Order {
+    name: String,
+    draining: bool,
+}
+
+impl Order {
+    /// The order in a path, if it is the path of one.
+    pub(super) fn of(path: &str) -> Option<Order> {
+        let (name, verb) = path.strip_prefix("/api/replicas/")?.rsplit_once('/')?;
+        let draining = match verb {
+            "drain" => true,
+            "undrain" => false,
+            _ => return None,
+        };
+        Some(Order { name: decoded(name)?, draining })
+    }
+
+    /// Does it; `None` if there is no such replica.
+    pub(super) fn apply<'a>(&self, fleet: &'a Fleet) -> Option<&'a Replica> {
+        let replica = fleet.replicas().iter().find(|r| r.name() == self.name)?;
+        replica.drain(self.draining, fleet.clock().now());
+        Some(replica)
+    }
+}
+
+/// A name without percent signs: those of data-parallel ranks hold a `#`.
+fn decoded(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'%' => {
+                let digit = |b: u8| char::from(b).to_digit(16);
+                let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
+                u8::try_from(high * 16 + low).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_names_its_replica() {
+        let order = |name: &str, draining| Some(Order { name: name.to_owned(), draining });
+        assert_eq!(Order::of("/api/replicas/gpu-a/drain"), order("gpu-a", true));
+        assert_eq!(Order::of("/api/replicas/gpu-a%23dp3/undrain"), order("gpu-a#dp3", false));
+        assert_eq!(Order::of("/api/replicas/10.0.0.1:8000/drain"), order("10.0.0.1:8000", true));
+        for path in
+            ["/api/replicas/drain", "/api/replicas/a/stop", "/api/replicas/a%2/drain", "/api/replicas/a%zz/drain"]
+        {
+            assert_eq!(Order::of(path), None, "{path}");
+        }
+    }
+}

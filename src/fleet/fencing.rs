@@ -1,0 +1,125 @@
+//! Fences from what real requests show, and their limit: the last healthy replica of a model stays.
+
+use super::Fleet;
+use super::replica::{Fit, Replica};
+use crate::policy::errors::{Ended, ErrorLimits};
+use crate::policy::health::{FenceReason, Observation, Thresholds};
+use crate::types::ReplicaId;
+
+/// When failed requests fence.
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorRule {
+    /// The limits.
+    pub limits: ErrorLimits,
+    /// Whether it fences, or only says that it would.
+    pub fences: bool,
+}
+
+impl Fleet {
+    /// A request that began at `began`, milliseconds on the fleet's clock, has ended at a replica.
+    pub fn ended(&self, id: ReplicaId, ended: Ended, began: f64) {
+        let (Some(rule), Some(replica)) = (self.rules.errors, self.replica(id)) else { return };
+        let now = self.clock().now();
+        // a good end fences nobody
+        let _fencing = (ended != Ended::Well).then(|| self.fencing.lock());
+        let may_fence = || {
+            if !self.is_replaceable(replica) {
+                return false;
+            }
+            if !rule.fences {
+                log::warn!("replica {}: its requests fail; it is not fenced for that", replica.name());
+            }
+            rule.fences
+        };
+        replica.revise(now, |standing| standing.errors.on(ended, began, now, rule.limits, may_fence));
+    }
+
+    /// Requests have shown that nothing is generated at a replica; whether it is fenced for that now.
+    pub fn fence_frozen(&self, replica: &Replica) -> bool {
+        let _fencing = self.fencing.lock();
+        if !self.is_replaceable(replica) {
+            return false;
+        }
+        let at_once = Thresholds { failures: 1, successes: 1 };
+        let frozen = Observation::Failed(FenceReason::Progress);
+        replica.observe_generation(frozen, at_once, self.clock().now()).is_some()
+    }
+
+    /// Whether for each model of a replica another healthy one is there. On trial is not healthy enough.
+    fn is_replaceable(&self, replica: &Replica) -> bool {
+        let others = || self.replicas().iter().filter(|r| r.id != replica.id && r.is_healthy() && !r.is_on_trial());
+        let names = replica.model_names();
+        match names.is_empty() {
+            true => others().next().is_some(),
+            false => names.iter().all(|model| others().any(|r| r.fit(model) != Fit::No)),
+        }
+    }
+
+    /// Whether all other replicas that have work are silent since `since`, and there are some.
+    pub fn others_are_silent(&self, replica: &Replica, since: f64) -> bool {
+        let others =
+            || self.replicas().iter().filter(|r| r.id != replica.id && (r.inflight() > 0 || r.heard() > since));
+        others().next().is_some() && others().all(|r| r.heard() <= since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::replica::{ReplicaSpec, Role};
+    use super::super::{Fleet, Rules};
+    use super::*;
+    use crate::policy::flight::FlightParams;
+    use crate::policy::score::{AffinityParams, LoadParams};
+    use crate::policy::select::Params;
+    use crate::policy::standing::State;
+    use crate::types::{Basis, PolicyKind};
+
+    const LIMITS: ErrorLimits = ErrorLimits { window_ms: 1e9, failures: 2, pause_ms: 1e9, successes: 1 };
+
+    fn fleet(models: &[&str]) -> Fleet {
+        let spec = |model: &&str| ReplicaSpec {
+            name: String::new(),
+            host: String::new(),
+            port: 1,
+            prefix: String::new(),
+            authority: http::HeaderValue::from_static("h"),
+            models: vec![(*model).to_owned()],
+            authorization: None,
+            role: Role::default(),
+        };
+        let params = Params {
+            policy: PolicyKind::Load,
+            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
+            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+            flight: FlightParams::default(),
+        };
+        let rules = Rules { errors: Some(ErrorRule { limits: LIMITS, fences: true }), ..Rules::default() };
+        Fleet::new(models.iter().map(spec).collect(), params, 1 << 20).under(rules)
+    }
+
+    fn fail(fleet: &Fleet, id: u16) {
+        (0..9).for_each(|print| fleet.ended(ReplicaId(id), Ended::Badly(Some(print)), 0.0));
+    }
+
+    #[test]
+    fn the_last_healthy_replica_of_each_model_stays() {
+        let fleet = fleet(&["m", "m", "other"]);
+        let fenced = |id: usize| fleet.replicas()[id].state() == State::Fenced(FenceReason::Errors);
+        (0..3).for_each(|id| fail(&fleet, id));
+        assert_eq!([fenced(0), fenced(1), fenced(2)], [true, false, false]);
+        assert!(!fleet.fence_frozen(&fleet.replicas()[1]) && !fleet.fence_frozen(&fleet.replicas()[2]));
+        assert!(fleet.replicas()[1].is_healthy());
+    }
+
+    #[test]
+    fn what_is_drained_counts_for_nobody_and_is_no_fail_open() {
+        let fleet = fleet(&["m", "m"]);
+        fleet.replicas()[0].drain(true, 0.0);
+        fail(&fleet, 1);
+        assert!(fleet.replicas()[1].is_healthy() && !fleet.fails_open());
+        fleet.replicas()[1].drain(true, 0.0);
+        assert!(!fleet.fails_open());
+        fleet.replicas()[0].drain(false, 0.0);
+        assert!(fleet.replicas()[0].takes_requests());
+    }
+}

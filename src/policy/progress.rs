@@ -1,0 +1,237 @@
+//! Whether a replica that has work shows any progress, pure: requests are there, and nothing is generated for any of
+//! them for much longer than is usual.
+//!
+//! What is usual follows from what each prompt should take there (the learned rates) and from how late first tokens have
+//! been of late (*lateness*, high until something is known). A long prompt is read in silence, and engines that read
+//! prompts one after another let a question wait behind it. So suspicion is cheap and a verdict is not:
+//! - **Suspect:** nothing for `silence`, for twice what the first prompt should take, and for longer than anybody had to
+//!   wait there of late. The replica is asked for a token.
+//! - **Not frozen:** it answers, or says that it is busy. It is asked again later and later.
+//! - **Frozen:** the question went unanswered, and the silence is `factor` times what all prompts there should take
+//!   together, and `factor` times the longest wait of late; twice that while no other replica with work shows progress either: then the cause may be elsewhere.
+//!
+//! Silence is counted while there are requests, so clients that give up and come back do not hide a frozen engine, and an
+//! idle one is not blamed. An answer that is not streamed shows nothing until all of it is generated. An engine that
+//! was never seen to serve two requests at once may be busy with just that: it gets the time for a long answer.
+
+use super::backlog::Ticket;
+
+/// Lateness until first tokens have been seen.
+const UNKNOWN: f64 = 4.0;
+/// The most that is believed.
+const LATEST: f64 = 32.0;
+/// How fast lateness is forgotten.
+const FORGET: f64 = 0.1;
+/// How much of the longest wait is left at the next first token.
+const REMEMBER: f64 = 0.85;
+/// How much longer than usual a whole answer may take.
+const LONG_ANSWER: f64 = 8.0;
+/// Suspicion comes at so many times what the first prompt should take.
+const SUSPECT: f64 = 2.0;
+/// Where questions about it are not understood, so many times as much silence is needed.
+const UNASKED: f64 = 4.0;
+
+/// The operator's limits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// The least silence that is suspicious, in milliseconds.
+    pub silence_ms: f64,
+    /// How many times longer than usual a silence is that cannot be honest.
+    pub factor: f64,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    ticket: Ticket,
+    /// What is left to read of its prompt, as expected.
+    prefill_ms: f64,
+    /// What its answer should take.
+    decode_ms: f64,
+    /// Whether its tokens are seen.
+    streams: bool,
+    /// Whether its first token has come.
+    is_read: bool,
+}
+
+/// What to expect of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// To read its prompt, in milliseconds.
+    pub prefill_ms: f64,
+    /// To generate its answer, in milliseconds.
+    pub decode_ms: f64,
+    /// Whether its tokens will be seen.
+    pub streams: bool,
+}
+
+/// The requests at one replica, as far as their progress goes.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    open: Vec<Open>,
+    /// When something was generated last, or work came to an idle replica.
+    since: f64,
+    /// Silence of earlier requests that ended without a sign.
+    before_ms: f64,
+    lateness: f64,
+    /// The longest wait for a first token of late.
+    usual_ms: f64,
+    /// Whether it was seen to serve several requests at once.
+    shares: bool,
+}
+
+/// What a look at a replica with work shows. Milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Signs {
+    /// For how long nothing was generated.
+    pub silence_ms: f64,
+    /// What the first unread prompt should take, as late as it usually is.
+    pub first_ms: f64,
+    /// What all unread prompts should take, likewise.
+    pub prompts_ms: f64,
+    /// What an answer that shows nothing may take besides.
+    pub answer_ms: f64,
+    /// The longest wait for a first token of late.
+    pub usual_ms: f64,
+    /// Whether it was seen to serve several requests at once.
+    pub shares: bool,
+}
+
+/// How a question about it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It generates, or says that it is busy.
+    Alive,
+    /// Nothing came in time, or the connection broke.
+    Silent,
+    /// It does not understand such questions.
+    Unknown,
+}
+
+/// What questions have brought so far. A sign of progress makes it new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    alive: u32,
+    last: Option<Reply>,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Watch {
+            open: Vec::new(),
+            since: f64::NEG_INFINITY,
+            before_ms: 0.0,
+            lateness: UNKNOWN,
+            usual_ms: 0.0,
+            shares: false,
+        }
+    }
+}
+
+impl Watch {
+    /// A request that generates begins.
+    pub fn begin(&mut self, ticket: Ticket, now: f64, expected: Expected) {
+        if self.open.is_empty() {
+            self.since = now;
+        }
+        let Expected { prefill_ms, decode_ms, streams } = expected;
+        self.open.push(Open { ticket, prefill_ms, decode_ms, streams, is_read: false });
+    }
+
+    /// Its first token came, `took_ms` after its turn began.
+    pub fn first_token(&mut self, ticket: Ticket, now: f64, took_ms: f64) {
+        self.hear(now);
+        self.shares |= self.open.iter().any(|o| o.ticket != ticket && o.is_read);
+        let Some(open) = self.open.iter_mut().find(|o| o.ticket == ticket) else { return };
+        let late = (took_ms / open.prefill_ms.max(1.0)).clamp(1.0, LATEST);
+        open.is_read = true;
+        self.usual_ms = took_ms.max(REMEMBER * self.usual_ms);
+        self.lateness = if late > self.lateness { late } else { self.lateness + FORGET * (late - self.lateness) };
+    }
+
+    /// Its answer shows no token before its end.
+    pub fn shows_no_token(&mut self, ticket: Ticket) {
+        if let Some(open) = self.open.iter_mut().find(|o| o.ticket == ticket) {
+            open.streams = false;
+        }
+    }
+
+    /// It has ended, well or not.
+    pub fn end(&mut self, ticket: Ticket, now: f64) {
+        let before = self.open.len();
+        self.open.retain(|o| o.ticket != ticket);
+        if self.open.is_empty() && before > 0 {
+            self.before_ms += (now - self.since).max(0.0);
+        }
+    }
+
+    /// Something was generated at `at`.
+    pub fn hear(&mut self, at: f64) {
+        if at > self.since {
+            self.since = at;
+            self.before_ms = 0.0;
+        }
+    }
+
+    /// What a look at it shows; `None` without work.
+    pub fn signs(&self, now: f64) -> Option<Signs> {
+        if self.open.is_empty() {
+            return None;
+        }
+        let unread = || self.open.iter().filter(|o| !o.is_read).map(|o| o.prefill_ms * self.lateness);
+        let whole = self.open.iter().filter(|o| !o.streams && !self.shares);
+        Some(Signs {
+            silence_ms: self.before_ms + (now - self.since).max(0.0),
+            first_ms: unread().next().unwrap_or(0.0),
+            prompts_ms: unread().sum(),
+            answer_ms: whole.map(|o| o.decode_ms * LONG_ANSWER).fold(0.0, f64::max),
+            usual_ms: self.usual_ms,
+            shares: self.shares,
+        })
+    }
+}
+
+impl Signs {
+    /// Whether the requests there explain that nothing came of a question for `waited_ms`: their prompts are long, or they
+    /// are served one at a time, and are.
+    pub fn explain(&self, waited_ms: f64, limits: Limits) -> bool {
+        self.silence_ms < limits.factor * self.prompts_ms.max(self.usual_ms)
+            || (!self.shares && self.silence_ms < waited_ms)
+    }
+
+    fn patience(&self, limits: Limits, others_too: bool) -> f64 {
+        let usual = (self.prompts_ms + self.answer_ms).max(self.usual_ms);
+        let usual = (limits.factor * usual).max(limits.silence_ms);
+        if others_too { 2.0 * usual } else { usual }
+    }
+}
+
+impl Asked {
+    /// Whether to ask now; `others_too` if no other replica with work shows progress.
+    pub fn is_due(&self, signs: Signs, limits: Limits, others_too: bool) -> bool {
+        let suspect =
+            limits.silence_ms.max(SUSPECT * signs.first_ms).max(signs.usual_ms) * f64::from(1u32 << self.alive.min(6));
+        let wait = match self.last {
+            Some(Reply::Silent) => signs.patience(limits, others_too),
+            Some(Reply::Unknown) => UNASKED * signs.patience(limits, others_too),
+            Some(Reply::Alive) | None => suspect,
+        };
+        signs.silence_ms >= wait
+    }
+
+    /// Takes a reply in; whether the replica is frozen. `signs` are those after the reply.
+    pub fn on(&mut self, reply: Reply, signs: Signs, limits: Limits, others_too: bool) -> bool {
+        self.last = Some(reply);
+        match reply {
+            Reply::Alive => {
+                self.alive += 1;
+                false
+            }
+            Reply::Silent => signs.silence_ms >= signs.patience(limits, others_too),
+            Reply::Unknown => signs.silence_ms >= UNASKED * signs.patience(limits, others_too),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

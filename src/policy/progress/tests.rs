@@ -1,0 +1,167 @@
+//! What is frozen, and what only takes its time.
+
+use super::super::backlog::Backlog;
+use super::*;
+use proptest::prelude::*;
+
+const L: Limits = Limits { silence_ms: 1000.0, factor: 3.0 };
+const STREAM: Expected = Expected { prefill_ms: 20.0, decode_ms: 2000.0, streams: true };
+
+/// A watch with one request begun at 0.
+fn one(expected: Expected) -> (Watch, Ticket) {
+    let mut watch = Watch::default();
+    let ticket = Backlog::default().begin(0.0, expected.prefill_ms, expected.streams);
+    watch.begin(ticket, 0.0, expected);
+    (watch, ticket)
+}
+
+/// When it is fenced, if every question takes 1500 ms and brings `reply`.
+fn frozen_at(watch: &mut Watch, reply: Reply, until: f64) -> Option<f64> {
+    let (mut asked, mut now) = (Asked::default(), 0.0);
+    while now < until {
+        now += 250.0;
+        if !asked.is_due(watch.signs(now).unwrap(), L, false) {
+            continue;
+        }
+        now += if reply == Reply::Silent { 1500.0 } else { 10.0 };
+        if asked.on(reply, watch.signs(now).unwrap(), L, false) {
+            return Some(now);
+        }
+        if reply == Reply::Alive {
+            watch.hear(now);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_frozen_engine_is_known_within_three_seconds() {
+    let (mut watch, _) = one(STREAM);
+    assert_eq!(frozen_at(&mut watch, Reply::Silent, 60_000.0), Some(2500.0));
+}
+
+#[test]
+fn clients_that_give_up_do_not_hide_it() {
+    let mut backlog = Backlog::default();
+    let mut watch = Watch::default();
+    for n in 0..5 {
+        let now = f64::from(n) * 400.0;
+        let ticket = backlog.begin(now, 20.0, true);
+        watch.begin(ticket, now, STREAM);
+        watch.end(ticket, now + 300.0);
+    }
+    let ticket = backlog.begin(2000.0, 20.0, true);
+    watch.begin(ticket, 2000.0, STREAM);
+    // the time without requests does not count
+    assert_eq!(watch.signs(2000.0).unwrap().silence_ms, 1500.0);
+}
+
+#[test]
+fn a_prompt_that_takes_minutes_is_waited_for() {
+    let (mut watch, ticket) = one(Expected { prefill_ms: 300_000.0, ..STREAM });
+    // an engine that reads one prompt after another: the question waits behind it
+    assert_eq!(frozen_at(&mut watch, Reply::Silent, 1_200_000.0), None);
+    watch.first_token(ticket, 1_200_000.0, 1_200_000.0);
+    assert!(watch.signs(1_200_001.0).unwrap().silence_ms < 2.0);
+}
+
+#[test]
+fn who_answers_is_not_frozen_and_asked_less_and_less() {
+    let (watch, _) = one(STREAM);
+    assert_eq!(frozen_at(&mut watch.clone(), Reply::Alive, 3_600_000.0), None);
+    let mut asked = Asked::default();
+    let signs = |silence_ms| Signs { silence_ms, ..watch.signs(0.0).unwrap() };
+    assert!(asked.is_due(signs(1000.0), L, false));
+    asked.on(Reply::Alive, signs(1000.0), L, false);
+    assert!(!asked.is_due(signs(1999.0), L, false) && asked.is_due(signs(2000.0), L, false));
+}
+
+#[test]
+fn a_long_answer_that_is_not_streamed_is_no_silence_of_the_engine() {
+    let whole = Expected { streams: false, ..STREAM };
+    let (mut watch, _) = one(whole);
+    // it may be busy with just that
+    assert!(frozen_at(&mut watch, Reply::Silent, 600_000.0).unwrap() > 40_000.0);
+    // one that serves several at once would have answered
+    let mut backlog = Backlog::default();
+    let mut watch = Watch::default();
+    for _ in 0..2 {
+        let ticket = backlog.begin(0.0, 20.0, true);
+        watch.begin(ticket, 0.0, STREAM);
+        watch.first_token(ticket, 0.0, 20.0);
+    }
+    watch.open.clear();
+    watch.begin(backlog.begin(0.0, 20.0, false), 0.0, whole);
+    assert_eq!(frozen_at(&mut watch, Reply::Silent, 600_000.0), Some(2500.0));
+}
+
+#[test]
+fn a_question_that_waits_for_its_turn_says_nothing() {
+    let (mut watch, ticket) = one(Expected { prefill_ms: 1000.0, ..STREAM });
+    let explains = |watch: &Watch, now| watch.signs(now).unwrap().explain(2000.0, L);
+    // a prompt of a second, up to four times as late as expected, and three times that
+    assert!(explains(&watch, 11_999.0) && !explains(&watch, 12_000.0));
+    watch.first_token(ticket, 12_000.0, 100.0);
+    // it generates, and was never seen to do two things at once
+    assert!(explains(&watch, 13_999.0) && !explains(&watch, 14_000.0));
+    watch.shares = true;
+    assert!(!explains(&watch, 13_000.0));
+}
+
+#[test]
+fn where_everybody_waits_long_it_takes_longer_and_that_is_forgotten() {
+    let waits = |waits: &[f64]| {
+        let (mut watch, mut backlog) = (Watch::default(), Backlog::default());
+        for wait in waits {
+            let ticket = backlog.begin(0.0, 20.0, true);
+            watch.begin(ticket, 0.0, STREAM);
+            watch.first_token(ticket, 0.0, *wait);
+            watch.end(ticket, 0.0);
+        }
+        watch.before_ms = 0.0;
+        watch.begin(backlog.begin(0.0, 20.0, true), 0.0, STREAM);
+        frozen_at(&mut watch, Reply::Silent, 60_000.0).unwrap()
+    };
+    assert!(waits(&[300.0; 5]) <= 3000.0);
+    assert!(waits(&[300.0, 4000.0, 300.0]) > 9000.0);
+    assert!(waits(&[&[4000.0][..], &[300.0; 60]].concat()) <= 3000.0);
+}
+
+#[test]
+fn where_others_are_silent_too_it_takes_longer() {
+    let (watch, _) = one(STREAM);
+    let mut asked = Asked::default();
+    assert!(!asked.on(Reply::Silent, watch.signs(1900.0).unwrap(), L, true));
+    assert!(asked.on(Reply::Silent, watch.signs(2500.0).unwrap(), L, true));
+}
+
+#[test]
+fn where_questions_are_not_understood_only_a_very_long_silence_counts() {
+    let (mut watch, _) = one(STREAM);
+    assert_eq!(frozen_at(&mut watch, Reply::Unknown, 60_000.0), Some(4020.0));
+}
+
+proptest! {
+    #[test]
+    fn any_sign_of_progress_ends_the_silence(ops in prop::collection::vec((0u8..4, 0usize..6, 0.0f64..900.0), 1..80)) {
+        let (mut backlog, mut watch, mut live, mut now) = (Backlog::default(), Watch::default(), Vec::new(), 0.0);
+        for (op, pick, time) in ops {
+            now += time;
+            match op {
+                0 => {
+                    let ticket = backlog.begin(now, time, true);
+                    watch.begin(ticket, now, Expected { prefill_ms: time, ..STREAM });
+                    live.push(ticket);
+                }
+                1 => if let Some(t) = live.get(pick) { watch.first_token(*t, now, time) },
+                2 => watch.hear(now),
+                _ => if pick < live.len() { watch.end(live.swap_remove(pick), now) },
+            }
+            prop_assert_eq!(watch.signs(now).is_some(), !live.is_empty());
+            let silence = watch.signs(now).map_or(0.0, |s| s.silence_ms);
+            prop_assert!((0.0..=now).contains(&silence));
+            prop_assert!(op != 2 || silence == 0.0 || live.is_empty());
+            prop_assert!((1.0..=LATEST).contains(&watch.lateness));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The state of a replica from everything that is known of it: two kinds of probes, what requests met, and what the
+//! operator said. Each has its own hysteresis; the worst counts, and the reason is always named.
+
+use super::errors::Errors;
+use super::health::{FenceReason, Health, Observation, Thresholds, Transition};
+
+/// Whether new requests may come. The words appear in `/health` and in metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// They may.
+    Healthy,
+    /// A few may, to see how they end.
+    Recovering,
+    /// Something is wrong.
+    Fenced(FenceReason),
+    /// An operator said so.
+    Draining,
+}
+
+/// Everything that is known of a replica's health.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    readiness: Health,
+    generation: Health,
+    /// What requests met there.
+    pub errors: Errors,
+    /// Whether an operator keeps new requests away.
+    pub draining: bool,
+}
+
+impl State {
+    /// How many states there are, a fence counted once for each reason.
+    pub const COUNT: usize = 3 + FenceReason::ALL.len();
+
+    /// Every state, in the order of [`State::index`].
+    pub fn all() -> impl Iterator<Item = State> {
+        let fenced = FenceReason::ALL.into_iter().map(State::Fenced);
+        [State::Healthy, State::Recovering, State::Draining].into_iter().chain(fenced)
+    }
+
+    /// Its place among all states.
+    pub fn index(self) -> usize {
+        match self {
+            State::Healthy => 0,
+            State::Recovering => 1,
+            State::Draining => 2,
+            State::Fenced(reason) => 3 + reason as usize,
+        }
+    }
+
+    /// The word.
+    pub fn label(self) -> &'static str {
+        match self {
+            State::Healthy => "healthy",
+            State::Recovering => "recovering",
+            State::Fenced(_) => "fenced",
+            State::Draining => "draining",
+        }
+    }
+
+    /// Why it is fenced.
+    pub fn fence(self) -> Option<FenceReason> {
+        match self {
+            State::Fenced(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Whether new requests may come, if only a few.
+    pub fn is_healthy(self) -> bool {
+        matches!(self, State::Healthy | State::Recovering)
+    }
+}
+
+impl Standing {
+    /// The state.
+    pub fn state(&self) -> State {
+        let probes = self.readiness.fence().or(self.generation.fence());
+        let fence = probes.or_else(|| self.errors.is_fenced().then_some(FenceReason::Errors));
+        match fence {
+            _ if self.draining => State::Draining,
+            Some(reason) => State::Fenced(reason),
+            None if self.errors.is_on_trial() => State::Recovering,
+            None => State::Healthy,
+        }
+    }
+
+    /// A readiness probe came back.
+    pub fn on_readiness(&mut self, seen: Observation, thresholds: Thresholds) -> Option<Transition> {
+        self.readiness.on(seen, thresholds)
+    }
+
+    /// A generation probe came back, or requests showed that nothing is generated.
+    pub fn on_generation(&mut self, seen: Observation, thresholds: Thresholds) -> Option<Transition> {
+        self.generation.on(seen, thresholds)
+    }
+
+    /// Whether nothing is generated there, whatever else is wrong.
+    pub fn is_barren(&self) -> bool {
+        !self.generation.is_healthy()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Thresholds = Thresholds { failures: 1, successes: 1 };
+
+    #[test]
+    fn each_signal_fences_and_lifts_its_own_and_a_drain_covers_all() {
+        let mut s = Standing::default();
+        assert_eq!(s.state(), State::Healthy);
+        s.on_generation(Observation::Failed(FenceReason::Progress), ONE);
+        assert_eq!(s.state(), State::Fenced(FenceReason::Progress));
+        // it answers readiness probes all the time
+        s.on_readiness(Observation::Ready, ONE);
+        assert!(!s.state().is_healthy() && s.is_barren());
+        s.on_readiness(Observation::Failed(FenceReason::Connect), ONE);
+        assert_eq!(s.state().fence(), Some(FenceReason::Connect));
+        s.draining = true;
+        s.on_readiness(Observation::Ready, ONE);
+        s.on_generation(Observation::Ready, ONE);
+        assert_eq!(s.state(), State::Draining);
+        s.draining = false;
+        assert_eq!(s.state(), State::Healthy);
+    }
+
+    #[test]
+    fn every_state_has_a_place_of_its_own() {
+        let places: Vec<_> = State::all().map(State::index).collect();
+        assert_eq!(places, (0..State::COUNT).collect::<Vec<_>>());
+    }
+}

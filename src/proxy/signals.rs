@@ -1,0 +1,48 @@
+//! What a request says of its replica's health, besides being answered: that something is generated there, that it was
+//! completed, or that it failed by the engine's fault.
+//!
+//! Only what generates speaks for or against an engine, and every failure to reach it. What a client did wrong (4xx) and
+//! what says busy (429, 503) are no failures, and a client that leaves is neither good nor bad.
+
+use super::Proxy;
+use super::context::Context;
+use crate::policy::errors::Ended;
+use crate::policy::retry::Failure;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+impl Proxy {
+    /// Something was generated.
+    pub(super) fn heard(&self, ctx: &Context) {
+        if let Some(attempt) = &ctx.attempt {
+            attempt.reservation.replica().hear(self.router.fleet().clock().now());
+        }
+    }
+
+    /// The current attempt has ended, with `failure` or well.
+    pub(super) fn ended(&self, failure: Option<Failure>, ctx: &Context) {
+        let Some(attempt) = &ctx.attempt else { return };
+        let reached = failure.is_none_or(|f| !f.is_connect());
+        if reached && !ctx.endpoint.is_inference() {
+            return;
+        }
+        let (fleet, replica) = (self.router.fleet(), attempt.reservation.replica());
+        let ended = match failure {
+            None => Ended::Well,
+            Some(_) if reached => Ended::Badly(Some(print(ctx))),
+            Some(_) => Ended::Badly(None),
+        };
+        if ended == Ended::Well && ctx.relay.usage.completion != Some(0) && ctx.relay.has_generated() {
+            replica.complete(fleet.clock().now());
+        }
+        fleet.ended(replica.id, ended, attempt.reservation.began());
+    }
+}
+
+/// What tells this request from others, as far as an engine reads it: the same for a request that is sent again.
+fn print(ctx: &Context) -> u64 {
+    let prompt = &ctx.prompt;
+    let last = prompt.chain.as_ref().and_then(|chain| chain.last().copied()).unwrap_or_default();
+    [last, prompt.anchor.unwrap_or_default(), prompt.body_bytes]
+        .iter()
+        .fold(0, |seed, part| xxh3_64_with_seed(&part.to_le_bytes(), seed))
+}

@@ -1,0 +1,73 @@
+//! An operator keeps new requests away from a replica: running ones finish, nothing overrides it, and only who may says so.
+
+use crate::support::chat_body;
+use crate::support::client::{self, Answer, H1, get};
+use crate::support::engine::Engine;
+use crate::support::ramjet::{Ramjet, Start};
+use crate::support::until;
+use std::net::SocketAddr;
+
+async fn order(admin: SocketAddr, path: &str, headers: &str) -> Answer {
+    let mut h1 = H1::connect(admin).await.unwrap();
+    h1.send(format!("POST {path} HTTP/1.1\r\nhost: {admin}\r\n{headers}content-length: 0\r\n\r\n").as_bytes()).await;
+    h1.answer().await.unwrap()
+}
+
+async fn state(ramjet: &Ramjet, replica: usize) -> String {
+    let json = get(ramjet.api, "/health").await.unwrap().json();
+    json["replicas"][replica]["state"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_replica_finishes_what_it_has_and_gets_nothing_until_undrained() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let config = "routing: { policy: round_robin }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, ..Start::default() }).await;
+    let name = format!("/api/replicas/{}", a.addr);
+    a.script(&["on-call"]);
+    let mut open = client::begin_chat(ramjet.api, "", &chat_body(500, "\"stream\":true,")).await.unwrap();
+    until("there", || async { a.seen().len() == 1 }).await;
+    let answer = order(ramjet.admin, &format!("{name}/drain"), "").await;
+    assert_eq!((answer.status, answer.json()["state"].as_str()), (200, Some("draining")));
+    assert_eq!(state(&ramjet, 0).await, "draining");
+    a.call();
+    assert!(open.head().await.unwrap().contains("200"), "its running stream goes on");
+    for n in 0..6 {
+        let answer = client::chat(ramjet.api, "", &chat_body(500 + n, "")).await.unwrap();
+        assert_eq!(answer.header("x-ramjet-upstream"), Some("1"));
+    }
+    // nobody else is left: still nothing
+    b.stop().await;
+    until("unhealthy", || async { get(ramjet.api, "/health").await.unwrap().status == 503 }).await;
+    assert_eq!(client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap().status, 502);
+    assert_eq!(a.seen().len(), 1);
+    assert_eq!(order(ramjet.admin, &format!("{name}/undrain"), "").await.status, 200);
+    assert_eq!(client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap().status, 200);
+    assert_eq!(a.seen().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_drained_is_no_replica() {
+    let engine = Engine::start().await;
+    let replicas = &[format!("{{ name: e, url: \"http://{}\", dp_ranks: 2 }}", engine.addr)];
+    let ramjet = Ramjet::start_with(Start { replicas, ..Start::default() }).await;
+    for rank in 0..2 {
+        assert_eq!(order(ramjet.admin, &format!("/api/replicas/e%23dp{rank}/drain"), "").await.status, 200);
+    }
+    let answer = client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap();
+    assert_eq!((answer.status, answer.header("x-ramjet-error")), (503, Some("no_replica")));
+    assert!(engine.seen().is_empty());
+    assert_eq!(ramjet.metric("ramjet_route_fail_open").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_need_a_post_a_name_and_no_page_of_another_origin() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let path = format!("/api/replicas/{}/drain", engine.addr);
+    assert_eq!(get(ramjet.admin, &path).await.unwrap().status, 405);
+    assert_eq!(order(ramjet.admin, "/api/replicas/nobody/drain", "").await.status, 404);
+    assert_eq!(order(ramjet.admin, &path, "origin: http://evil.test\r\n").await.status, 403);
+    assert_eq!(state(&ramjet, 0).await, "healthy");
+    assert_eq!(order(ramjet.admin, &path, "").await.status, 200);
+}
