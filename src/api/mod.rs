@@ -6,6 +6,7 @@
 pub mod answer;
 pub mod canonical;
 pub mod catalogue;
+pub mod compat;
 pub mod edit;
 pub mod endpoint;
 pub mod errors;

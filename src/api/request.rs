@@ -18,6 +18,8 @@ pub struct Request<'a> {
     pub is_many: bool,
     /// Every member whose key is `max_tokens` or `max_completion_tokens`, for edits.
     pub limits: Vec<Member>,
+    /// Every member whose key is `reasoning_effort`, for edits.
+    pub efforts: Vec<Member>,
     /// `messages`, if it is a list of objects.
     pub messages: Option<Vec<Message<'a>>>,
     /// `prompt`, as text.
@@ -75,6 +77,8 @@ pub const MESSAGE_MEMBERS: [&str; 6] =
 pub struct Member {
     /// From the first byte of the key's quote to the end of the value.
     pub span: Range<usize>,
+    /// Where the value begins.
+    pub value_at: usize,
     /// The value, if it is a whole number that is not negative.
     pub value: Option<u64>,
 }
@@ -95,6 +99,9 @@ pub const RENDERED: [&str; 9] = [
     "suffix",
     "mm_processor_kwargs",
 ];
+
+/// The place of `reasoning_effort` in [`RENDERED`].
+pub const EFFORT: usize = 2;
 
 /// Reads the top level of a body.
 ///
@@ -133,7 +140,7 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
         b"n" | b"best_of" => request.is_many |= count(text).is_some_and(|n| n > 1),
         b"sampling_params" => request.is_many |= asks_for_many(text),
         b"max_tokens" | b"max_completion_tokens" => {
-            request.limits.push(Member { span: key.at..value.offset_after(), value: count(text) });
+            request.limits.push(placed(key, text, value));
         }
         b"prompt" => {
             request.prompt = Some(text);
@@ -143,12 +150,21 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
             if matches!(name, b"text" | b"input_ids") {
                 request.is_many |= is_list_of_prompts(text);
             }
+            if name == RENDERED[EFFORT].as_bytes() {
+                request.efforts.push(placed(key, text, value));
+            }
             if let Some(slot) = slot(request, name) {
                 *slot = Some(text).filter(|t| *t != b"null");
             }
         }
     }
     Ok(())
+}
+
+/// A member that was just read.
+fn placed(key: Str<'_>, text: &[u8], value: &Cursor<'_>) -> Member {
+    let end = value.offset_after();
+    Member { span: key.at..end, value_at: end - text.len(), value: count(text) }
 }
 
 /// Where the text of a member is kept.

@@ -235,6 +235,11 @@ settings! {
     pub struct Compat {
         /// A max_tokens or max_completion_tokens above this is removed: it means no limit. Null: nothing is removed.
         strip_max_tokens_over: Option<u32> = Some(100_000), OrNull(count(1..=u32::MAX));
+        /// Whether the content of a chat message that is a list of one text part, with nothing else in it, is sent as
+        /// that text.
+        flatten_text_parts: bool = true, Switch;
+        /// Whether a reasoning_effort other than none, minimal, low, medium, high, xhigh and max is removed.
+        drop_unknown_reasoning_effort: bool = true, Switch;
         /// Other names under which clients ask for models: `{alias: model}`. The engine gets the model's own name.
         model_aliases: BTreeMap<String, String> = BTreeMap::new(), Names;
         /// Tokens by which /v1/models shows context lengths shorter than they are, where they are longer than this.

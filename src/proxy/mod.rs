@@ -36,6 +36,7 @@ pub use front::Front;
 pub use peer::keepalive;
 pub use prepare::{PromptShape, prepare};
 
+use crate::api::compat::Compat;
 use crate::api::model::Aliases;
 use crate::engine::search::ModelSearch;
 use crate::fleet::router::Router;
@@ -76,8 +77,8 @@ pub struct Settings {
     pub session_headers: Arc<[HeaderName]>,
     /// The largest body.
     pub max_body: usize,
-    /// Token limits above this are taken out of requests.
-    pub strip_max_tokens_over: Option<u64>,
+    /// What is changed in requests.
+    pub compat: Compat,
     /// Whether a reservation shrinks at the first generated token.
     pub phase_aware: bool,
     /// How often and when an attempt is repeated.

@@ -102,7 +102,7 @@ impl Proxy {
 
     fn understand(&self, head: &RequestHeader, ctx: &mut Context) {
         let Some(bytes) = ctx.body.held() else { return };
-        let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.strip_max_tokens_over);
+        let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.compat);
         ctx.prompt = PromptFacts {
             chain: prepared.chain,
             ends: prepared.ends,

@@ -3,6 +3,7 @@
 mod lifecycle;
 
 use crate::admin::Admin;
+use crate::api::compat::Compat;
 use crate::api::model::Aliases;
 use crate::cli::Cli;
 use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
@@ -191,7 +192,11 @@ fn settings(config: &Config) -> Settings {
         },
         session_headers: config.routing.session_headers.iter().filter_map(|name| name.parse().ok()).collect(),
         max_body: config.limits.body,
-        strip_max_tokens_over: config.compat.strip_max_tokens_over.map(u64::from),
+        compat: Compat {
+            strip_max_tokens_over: config.compat.strip_max_tokens_over.map(u64::from),
+            flatten_text_parts: config.compat.flatten_text_parts,
+            drop_unknown_reasoning_effort: config.compat.drop_unknown_reasoning_effort,
+        },
         phase_aware: config.routing.affinity.phase_aware,
         retry: Limits { attempts: config.retry.attempts, replay_lost: config.retry.replay_lost },
         phases: Phases {

@@ -5,6 +5,7 @@
 mod bodies;
 mod chaos;
 mod clients;
+mod compat;
 mod dialects;
 mod failover;
 mod flight;
