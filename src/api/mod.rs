@@ -8,6 +8,7 @@ pub mod canonical;
 pub mod catalogue;
 pub mod compat;
 pub mod edit;
+pub mod encoding;
 pub mod endpoint;
 pub mod errors;
 pub mod json;

@@ -227,7 +227,7 @@ settings! {
 
     /// What is refused for its size.
     pub struct Limits {
-        /// The largest body of a request.
+        /// The largest body of a request, as it comes and, if that is compressed, as it is.
         body: usize = 64 * MIB, bytes(KIB..=GIB);
     }
 

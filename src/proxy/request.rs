@@ -1,23 +1,30 @@
 //! `request_filter`: ramjet's own endpoints, then the body, then what it says.
 
-use super::body::{BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
+use super::body::{Body, BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
 use super::cors::is_preflight;
 use super::models::form_of;
 use super::prepare::{prepare, session_key};
-use super::{Proxy, body, respond};
+use super::{Proxy, respond};
+use crate::api::encoding::{Coding, Unread};
 use crate::api::endpoint::{Endpoint, stored_response};
 use crate::api::errors::ErrorKind;
 use crate::api::model::Form;
 use crate::fleet::pins::id_key;
 use crate::types::ReplicaId;
+use bytes::Bytes;
+use http::HeaderValue;
+use http::header::CONTENT_ENCODING;
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use std::sync::atomic::Ordering::Relaxed;
+use tokio::sync::Semaphore;
 
 /// Seconds that an idle client connection is kept; Pingora's default is for ever.
 const CLIENT_KEEPALIVE: u64 = 75;
+/// How many bodies are decoded at one time.
+static DECODERS: Semaphore = Semaphore::const_new(4);
 
 impl Proxy {
     /// Whether the request was answered here.
@@ -84,12 +91,20 @@ impl Proxy {
                 return refuse(ctx, kind);
             }
         };
-        let head = session.req_header();
-        self.resolve_alias(head, ctx);
-        self.understand(head, ctx);
-        if let Some(name) = self.session_name(head).filter(|_| ctx.endpoint.is_inference()) {
-            ctx.prompt.hint = Some(name);
+        let values = session.req_header().headers.get_all(CONTENT_ENCODING).iter();
+        match Coding::of(values.map(HeaderValue::as_bytes)) {
+            Ok(Some(coding)) => self.read_encoded(session, coding, ctx).await?,
+            Err(_unknown) => ctx.prompt.body_bytes = ctx.body.held().map_or(0, |body| body.len() as u64),
+            Ok(None) => {
+                let head = session.req_header();
+                self.resolve_alias(head, ctx);
+                if let Some(edited) = ctx.body.held().cloned().and_then(|body| self.understand(head, &body, ctx)) {
+                    ctx.body = Body::Held(edited);
+                }
+            }
         }
+        let named = self.session_name(session.req_header()).filter(|_| ctx.endpoint.is_inference());
+        ctx.prompt.hint = named.or(ctx.prompt.hint);
         self.find_model(ctx).await
     }
 
@@ -100,8 +115,33 @@ impl Proxy {
         self.settings.session_headers.iter().find_map(value).map(|value| session_key(value.as_bytes()))
     }
 
-    fn understand(&self, head: &RequestHeader, ctx: &mut Context) {
-        let Some(bytes) = ctx.body.held() else { return };
+    /// A body that came compressed is read decoded and goes on as it came, with one exception: an alias must be
+    /// replaced, or no engine knows the model, so that body goes on as plain JSON, and all rules apply to it.
+    async fn read_encoded(&self, session: &mut Session, coding: Coding, ctx: &mut Context) -> Result<()> {
+        let Some(body) = ctx.body.held().cloned() else { return Ok(()) };
+        ctx.prompt.body_bytes = body.len() as u64;
+        // held until the decoded text is gone: what is decoded at one time is bounded
+        let Ok(_turn) = DECODERS.acquire().await else { return Ok(()) };
+        let limit = self.settings.max_body;
+        let decoded = tokio::task::spawn_blocking(move || coding.decode(&body, limit)).await;
+        let plain = match decoded {
+            Ok(Ok(plain)) => Bytes::from(plain),
+            Ok(Err(Unread::TooLarge)) => return refuse(ctx, ErrorKind::BodyTooLarge),
+            _ => return Ok(()),
+        };
+        let head = session.req_header();
+        match self.without_alias(head, &plain, ctx.endpoint) {
+            Some(named) => {
+                ctx.body = Body::Held(self.understand(head, &named, ctx).unwrap_or(named));
+                session.req_header_mut().remove_header(&CONTENT_ENCODING);
+            }
+            None => drop(self.understand(head, &plain, ctx)),
+        }
+        Ok(())
+    }
+
+    /// Takes from a body what routing goes by; the body to send in its place, where a rule applies.
+    fn understand(&self, head: &RequestHeader, bytes: &Bytes, ctx: &mut Context) -> Option<Bytes> {
         let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.compat);
         ctx.prompt = PromptFacts {
             chain: prepared.chain,
@@ -116,13 +156,10 @@ impl Proxy {
             is_stateless: prepared.is_stateless,
             pinned: prepared.previous.and_then(|key| self.holder(key)),
         };
-        if let Some(edited) = prepared.edited {
-            ctx.body = body::Body::Held(edited);
+        if let (None, Some(form @ Form::Multipart(_))) = (&ctx.prompt.model, form_of(head)) {
+            ctx.prompt.model = form.model(bytes).map(|named| named.name);
         }
-        if let (None, Some(form @ Form::Multipart(_)), Some(body)) = (&ctx.prompt.model, form_of(head), ctx.body.held())
-        {
-            ctx.prompt.model = form.model(body).map(|named| named.name);
-        }
+        prepared.edited
     }
 
     /// The replica that gave out an id.

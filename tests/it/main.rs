@@ -7,6 +7,7 @@ mod chaos;
 mod clients;
 mod compat;
 mod dialects;
+mod encoded;
 mod failover;
 mod flight;
 mod health;
