@@ -219,6 +219,9 @@ settings! {
         idle_read: Duration = mins(10), span(ms(1)..=hours(24));
         /// Silence between two pieces of a request's body.
         client_body: Duration = secs(60), span(ms(1)..=hours(1));
+        /// How long a client may leave its answer unread when the buffers between are full, for each 64 KiB of it. Then
+        /// the connection is closed and the engine free.
+        client_write: Duration = mins(5), span(ms(1)..=hours(24));
         /// How long an idle connection is kept. Stay below what the engines keep (uvicorn: 5s).
         pool_idle: Duration = secs(4), span(ms(1)..=hours(1));
         /// The idle time before TCP keepalive probes a connection to a replica.

@@ -142,7 +142,6 @@ pub(super) async fn read(session: &mut Session, limits: ReadLimits) -> std::resu
         session.downstream_session.write_continue_response().await?;
         session.set_keepalive(keep);
     }
-    session.downstream_session.set_read_timeout(Some(limits.silence));
     let body = read_all(session, length, is_h2, limits).await?;
     if !body.is_empty() && session.downstream_session.get_retry_buffer().is_none() {
         reseat(session).await?;

@@ -62,6 +62,8 @@ pub struct Phases {
     pub silence: Duration,
     /// Silence of a client that is sending a body.
     pub client_body: Duration,
+    /// A client's not reading of its answer.
+    pub client_write: Duration,
     /// How long an idle connection to a replica is kept.
     pub pool_idle: Duration,
     /// Idle time before TCP keepalive probes.

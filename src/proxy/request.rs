@@ -3,6 +3,7 @@
 use super::body::{Body, BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
 use super::cors::is_preflight;
+use super::headers::{decline_upgrade, model_in_query, wants_websocket};
 use super::models::form_of;
 use super::prepare::{prepare, session_key};
 use super::{Proxy, respond};
@@ -13,8 +14,8 @@ use crate::api::model::Form;
 use crate::fleet::pins::id_key;
 use crate::types::ReplicaId;
 use bytes::Bytes;
-use http::HeaderValue;
 use http::header::CONTENT_ENCODING;
+use http::{HeaderValue, Version};
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
@@ -30,6 +31,7 @@ impl Proxy {
     /// Whether the request was answered here.
     pub(super) async fn on_request(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
         self.keep_connection(session);
+        self.limit_silence(session);
         let head = session.req_header();
         ctx.endpoint = Endpoint::of(head.method.as_str(), head.uri.path());
         if let Some(cors) = &self.rules.cors {
@@ -58,6 +60,10 @@ impl Proxy {
             return refuse(ctx, ErrorKind::BodyTooLarge);
         }
         let head = session.req_header();
+        if wants_websocket(head) {
+            let named = head.uri.query().and_then(model_in_query);
+            ctx.prompt.model = named.filter(|model| self.router.fleet().serves(model));
+        }
         if let Some(id) = stored_response(head.method.as_str(), head.uri.path()) {
             ctx.prompt.pinned = self.holder(id_key(id.as_bytes(), self.settings.shape.secret));
         }
@@ -75,6 +81,22 @@ impl Proxy {
         // a next request, or a stray line end, that arrives during an answer waits for its turn; the price is that
         // Pingora then reads no further, and the leaving of such a client is noticed only by writing to it
         session.downstream_session.set_pipelining_enabled(true);
+    }
+
+    /// How long the client may be silent while it sends, and not read while it is sent something.
+    fn limit_silence(&self, session: &mut Session) {
+        let is_websocket = wants_websocket(session.req_header());
+        if !is_websocket {
+            decline_upgrade(session.req_header_mut());
+        }
+        // a WebSocket ends when its engine has been silent for as long as any engine may; its client may listen only
+        let silence = Some(self.settings.phases.client_body).filter(|_| !is_websocket);
+        let is_old = session.req_header().version < Version::HTTP_11;
+        let connection = &mut session.downstream_session;
+        connection.set_read_timeout(silence);
+        connection.set_write_timeout(Some(self.settings.phases.client_write));
+        // informational answers came with HTTP/1.1; a client of HTTP/1.0 would take one for the answer
+        connection.set_ignore_info_resp(is_old);
     }
 
     async fn read_prompt(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {

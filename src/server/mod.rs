@@ -203,6 +203,7 @@ fn settings(config: &Config) -> Settings {
             connect: timeouts.connect,
             silence: timeouts.first_byte.max(timeouts.idle_read),
             client_body: timeouts.client_body,
+            client_write: timeouts.client_write,
             pool_idle: timeouts.pool_idle,
             tcp_keepalive: timeouts.tcp_keepalive,
         },

@@ -22,3 +22,4 @@ mod sessions;
 mod starting;
 mod support;
 mod tidy;
+mod upgrades;

@@ -184,6 +184,17 @@ async fn perform(stream: &mut TcpStream, play: &str) -> bool {
             let _unsent = stream.write_all(&chunk(TOKEN)).await;
             return false;
         }
+        // another protocol, in which everything comes back
+        "echo" => {
+            echo(stream).await;
+            return false;
+        }
+        // another protocol, in which the engine alone speaks
+        "speak" => {
+            let _unsent = stream.write_all(SWITCH).await;
+            repeat(stream, b"frame").await;
+            return false;
+        }
         other => panic!("no such play: {other}"),
     };
     done.is_ok()
@@ -229,13 +240,30 @@ async fn wait_for_reader(stream: &mut TcpStream) {
 /// A token every five milliseconds until the peer closes.
 async fn decode(stream: &mut TcpStream) {
     let _unsent = stream.write_all(SSE_HEAD.as_bytes()).await;
+    repeat(stream, &chunk(TOKEN)).await;
+}
+
+/// The same bytes every five milliseconds until the peer closes.
+async fn repeat(stream: &mut TcpStream, bytes: &[u8]) {
     let mut byte = [0];
     loop {
-        if stream.write_all(&chunk(TOKEN)).await.is_err() {
+        if stream.write_all(bytes).await.is_err() {
             return;
         }
         let pause = tokio::time::timeout(Duration::from_millis(5), stream.read(&mut byte));
         if let Ok(Ok(0) | Err(_)) = pause.await {
+            return;
+        }
+    }
+}
+
+const SWITCH: &[u8] = b"HTTP/1.1 101 X\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
+
+async fn echo(stream: &mut TcpStream) {
+    let _unsent = stream.write_all(SWITCH).await;
+    let mut buffer = [0; 4096];
+    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+        if stream.write_all(&buffer[..read]).await.is_err() {
             return;
         }
     }
