@@ -217,6 +217,8 @@ settings! {
         first_byte: Duration = mins(15), span(ms(1)..=hours(24));
         /// Silence between two bytes of a response; see first_byte.
         idle_read: Duration = mins(10), span(ms(1)..=hours(24));
+        /// From the opening of a client's connection to the end of its first request's head.
+        client_header: Duration = secs(30), span(ms(1)..=hours(1));
         /// Silence between two pieces of a request's body.
         client_body: Duration = secs(60), span(ms(1)..=hours(1));
         /// How long a client may leave its answer unread when the buffers between are full, for each 64 KiB of it. Then

@@ -60,6 +60,8 @@ pub struct Phases {
     pub connect: Duration,
     /// Silence of an engine, before and during its answer.
     pub silence: Duration,
+    /// From the beginning of a connection to the end of its first head, and between two heads besides the idle time.
+    pub client_header: Duration,
     /// Silence of a client that is sending a body.
     pub client_body: Duration,
     /// A client's not reading of its answer.
@@ -145,6 +147,7 @@ impl ProxyHttp for Proxy {
     type CTX = Context;
 
     fn new_ctx(&self) -> Context {
+        front::request_begins();
         Context::new(self.ids.next(), self.metrics.enter())
     }
 

@@ -20,10 +20,11 @@ use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// Seconds that an idle client connection is kept; Pingora's default is for ever.
-const CLIENT_KEEPALIVE: u64 = 75;
+/// How long an idle client connection is kept; Pingora's default is for ever.
+pub(super) const CLIENT_IDLE: Duration = Duration::from_secs(75);
 /// How many bodies are decoded at one time.
 static DECODERS: Semaphore = Semaphore::const_new(4);
 
@@ -75,7 +76,7 @@ impl Proxy {
         match session.get_keepalive() {
             // a process that is going away lets its clients go between two requests, not in one
             Some(_) if self.draining.load(Relaxed) => session.set_keepalive(None),
-            Some(_) => session.set_keepalive(Some(CLIENT_KEEPALIVE)),
+            Some(_) => session.set_keepalive(Some(CLIENT_IDLE.as_secs())),
             None => {}
         }
         // a next request, or a stray line end, that arrives during an answer waits for its turn; the price is that

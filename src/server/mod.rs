@@ -202,6 +202,7 @@ fn settings(config: &Config) -> Settings {
         phases: Phases {
             connect: timeouts.connect,
             silence: timeouts.first_byte.max(timeouts.idle_read),
+            client_header: timeouts.client_header,
             client_body: timeouts.client_body,
             client_write: timeouts.client_write,
             pool_idle: timeouts.pool_idle,

@@ -19,6 +19,7 @@ mod ranks;
 mod relaying;
 mod routing;
 mod sessions;
+mod slow_clients;
 mod starting;
 mod support;
 mod tidy;

@@ -31,6 +31,8 @@ pub(crate) struct Engine {
 struct Shared {
     seen: Mutex<Vec<Seen>>,
     probes: AtomicU64,
+    /// Bytes of floods that were taken.
+    flooded: AtomicU64,
     /// Wakes the plays that wait for a call.
     calls: Notify,
     /// What `/v1/models` answers; an empty list if nothing is set.
@@ -77,6 +79,11 @@ impl Engine {
     /// Readiness probes answered.
     pub(crate) fn probes(&self) -> u64 {
         self.shared.probes.load(Relaxed)
+    }
+
+    /// Bytes of floods that were taken so far.
+    pub(crate) fn flooded(&self) -> u64 {
+        self.shared.flooded.load(Relaxed)
     }
 
     /// Lets the requests go on that wait for a call.
@@ -141,7 +148,7 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
         if play.starts_with("on-call") {
             called.await;
         }
-        if !perform(&mut stream, &play).await {
+        if !perform(&mut stream, &play, &shared).await {
             shared.seen.lock().unwrap()[number].closed = Some(Instant::now());
             return;
         }
@@ -149,7 +156,7 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
 }
 
 /// Plays a part; whether the connection goes on.
-async fn perform(stream: &mut TcpStream, play: &str) -> bool {
+async fn perform(stream: &mut TcpStream, play: &str, shared: &Shared) -> bool {
     let (name, argument) = play.split_once('=').unwrap_or((play, ""));
     let done = match name {
         "" => answer(stream, 200, "", b"{\"ok\":true}").await,
@@ -184,6 +191,8 @@ async fn perform(stream: &mut TcpStream, play: &str) -> bool {
             let _unsent = stream.write_all(&chunk(TOKEN)).await;
             return false;
         }
+        // so many bytes, as fast as they are taken
+        "flood" => flood(stream, argument.parse().unwrap(), &shared.flooded).await,
         // another protocol, in which everything comes back
         "echo" => {
             echo(stream).await;
@@ -222,6 +231,16 @@ async fn stream_text(stream: &mut TcpStream, text: &str) -> std::io::Result<()> 
     for piece in unescaped(text).split('|').filter(|p| !p.is_empty()) {
         stream.write_all(&chunk(piece)).await?;
         tokio::task::yield_now().await;
+    }
+    stream.write_all(b"0\r\n\r\n").await
+}
+
+async fn flood(stream: &mut TcpStream, size: usize, taken: &AtomicU64) -> std::io::Result<()> {
+    stream.write_all(SSE_HEAD.as_bytes()).await?;
+    let piece = [b'x'; 16 << 10];
+    for _ in 0..size / piece.len() {
+        stream.write_all(&[format!("{:x}\r\n", piece.len()).as_bytes(), &piece, b"\r\n"].concat()).await?;
+        taken.fetch_add(piece.len() as u64, Relaxed);
     }
     stream.write_all(b"0\r\n\r\n").await
 }
