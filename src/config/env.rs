@@ -106,7 +106,29 @@ pub(super) fn read(env: &[(String, String)], problems: &mut Vec<Problem>) -> Env
             problems.push(Problem { origin: Origin::Env(name.clone()), path: String::new(), found, allowed });
         }
     }
+    read.mean_affinity(env);
     read
+}
+
+impl Environment {
+    /// A deployment that tunes the affinity rule means that rule: nothing else reads its parameters.
+    fn mean_affinity(&mut self, env: &[(String, String)]) {
+        let key = |act| match act {
+            Act::Key(key) | Act::Switch(key, _) => key,
+            _ => "",
+        };
+        let is_set = |of: &dyn Fn(&str) -> bool| {
+            let tunes =
+                |(name, act): &&(&str, Act)| of(key(*act)) && env.iter().any(|(n, v)| n == name && !v.is_empty());
+            NAMES.iter().find(tunes).map(|(name, _)| *name)
+        };
+        let Some(name) = is_set(&|key| key.starts_with("routing.affinity.")) else { return };
+        if is_set(&|key| key == "routing.policy").is_none() {
+            self.layer.put("routing.policy", Node::text(Origin::Env(name.to_owned()), "affinity"));
+            self.warnings
+                .push(format!("{name} tunes the affinity rule, so routing.policy is affinity; unset it for cost"));
+        }
+    }
 }
 
 /// The flags, which override everything else.

@@ -50,7 +50,7 @@ fn fleet(every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) ->
     for (index, replica) in written.into_iter().enumerate() {
         let path = format!("fleet.replicas[{index}]");
         let api_key = every.api_key.clone().or_else(|| api_key(&replica, &path, env, reader));
-        let WrittenReplica { name, url, models, dp_ranks, lane, node, .. } = replica;
+        let WrittenReplica { name, url, models, dp_ranks, lane, node, kv_capacity_tokens, .. } = replica;
         if let Some(name) = &name {
             names.claim(name, format!("{path}.name"), reader);
         }
@@ -67,7 +67,9 @@ fn fleet(every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) ->
         let models = every.models.clone().unwrap_or(models);
         let node = node.unwrap_or_else(|| url.host.clone());
         let (host, port, prefix) = (url.host, url.port, url.prefix);
-        ranks(Replica { name, host, port, prefix, models, api_key, rank: None, lane, node }, dp_ranks, &mut replicas);
+        let rank = None;
+        let engine = Replica { name, host, port, prefix, models, api_key, rank, lane, node, kv_capacity_tokens };
+        ranks(engine, dp_ranks, &mut replicas);
     }
     replicas
 }

@@ -111,12 +111,14 @@ settings! {
         /// What it shares with replicas that fail together with it, such as a machine's name: a failed attempt goes on
         /// to another node first. Null: the host of its URL.
         node: Option<String> = None, OrNull(LINE);
+        /// How many tokens its KV cache holds, or that of each of its ranks. Null: what its metrics tell, else learned.
+        kv_capacity_tokens: Option<u32> = None, OrNull(count(1..=u32::MAX));
     }
 
     /// How a request finds its replica.
     pub struct Routing {
         /// cost: predicted milliseconds; affinity: credit for cached blocks minus load; load: fewest reserved units; round_robin: rotation.
-        policy: PolicyKind = PolicyKind::Affinity, choice();
+        policy: PolicyKind = PolicyKind::Cost, choice();
         /// The size of the blocks in which prompts are compared.
         block_bytes: usize = 2 * KIB, bytes(256..=64 * KIB);
         /// How much of a prompt is compared at most.

@@ -41,6 +41,8 @@ pub struct Replica {
     pub rank: Option<u32>,
     /// Which prompts it is kept for.
     pub lane: Option<Lane>,
+    /// Tokens that its KV cache holds, where that is configured.
+    pub kv_capacity_tokens: Option<u32>,
     /// The machine it runs on, or whatever else fails as one.
     pub node: String,
 }

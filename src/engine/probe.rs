@@ -3,6 +3,7 @@
 //! Thresholds and the reason of a fence are `policy::health`'s business; the crate is told the outcome of that, so its
 //! own view and ours cannot differ. A fresh connection each time tests that the engine still accepts.
 
+use super::capacity::{METRICS, capacity};
 use super::discovery::relocate;
 use crate::api::catalogue::Catalogue;
 use crate::fleet::Fleet;
@@ -82,6 +83,20 @@ impl ReadinessProbe {
         }
     }
 
+    /// Asks an engine that was not asked yet how much its cache holds.
+    async fn ask_for_capacity(&self, replica: &Replica) {
+        if !replica.takes_capacity_question() {
+            return;
+        }
+        let asked = tokio::time::timeout(self.spec.timeout, self.get(METRICS, replica)).await;
+        if let Ok(Ok((200..=299, body))) = asked
+            && let Some(tokens) = capacity(&String::from_utf8_lossy(&body), replica.spec.role.rank)
+        {
+            log::info!("replica {}: its KV cache holds {tokens} tokens", replica.name());
+            self.fleet.learn_capacity(replica.id, tokens);
+        }
+    }
+
     fn learn(&self, replica: &Replica, body: &[u8]) {
         match Catalogue::read(body) {
             Ok(listed) => self.fleet.learn_catalogue(replica.id, listed),
@@ -143,6 +158,9 @@ impl HealthCheck for ReadinessProbe {
         }
         if seen == Observation::Ready && self.spec.path != MODELS {
             self.ask_for_models(replica).await;
+        }
+        if seen == Observation::Ready {
+            self.ask_for_capacity(replica).await;
         }
         if replica.is_healthy() { Ok(()) } else { Error::e_explain(ErrorType::ConnectError, "not ready") }
     }

@@ -89,9 +89,13 @@ impl Fleet {
     pub fn new(specs: Vec<ReplicaSpec>, params: Params, index_bytes: usize) -> Self {
         let replica = |(slot, spec)| Arc::new(Replica::new(ReplicaId(slot), spec));
         let replicas: Vec<_> = (0u16..).zip(specs).map(replica).collect();
+        let mut residency = Residency::new(index_bytes);
+        for (id, tokens) in replicas.iter().filter_map(|r| Some((r.id, r.spec.role.kv_capacity?))) {
+            residency.set_capacity(id, f64::from(tokens));
+        }
         Fleet {
             has_ranks: replicas.iter().any(|r| r.spec.role.rank.is_some()),
-            residency: RwLock::new(Residency::new(index_bytes)),
+            residency: RwLock::new(residency),
             differs: AtomicBool::new(differ(&replicas)),
             models: Models::default(),
             hints: Hints::default(),
@@ -165,9 +169,17 @@ impl Fleet {
         !covered(None) || self.model_names().iter().any(|model| !covered(Some(model)))
     }
 
+    /// An engine has told how many tokens its cache holds.
+    pub fn learn_capacity(&self, id: ReplicaId, tokens: u32) {
+        self.residency.write().set_capacity(id, f64::from(tokens));
+    }
+
     /// A replica has restarted: what it held is gone.
     pub fn forget(&self, id: ReplicaId) {
         self.residency.write().forget(id);
+        if let Some(replica) = self.replica(id) {
+            replica.ask_capacity_again();
+        }
     }
 
     /// The prompt that ended at `end` was answered.

@@ -58,6 +58,8 @@ pub struct Role {
     pub in_lane: bool,
     /// What it shares with the replicas that fail together with it.
     pub node: String,
+    /// Tokens that its KV cache holds, where that is configured.
+    pub kv_capacity: Option<u32>,
 }
 
 /// One replica of the fleet.
@@ -77,6 +79,8 @@ pub struct Replica {
     healthy: AtomicBool,
     /// When it came back last, in milliseconds on the fleet's clock, as bits. Relaxed, as `healthy`.
     back_since: AtomicU64,
+    /// Whether its engine is still to be asked how much its cache holds.
+    asks_capacity: AtomicBool,
     pub(super) load: AtomicU32,
     pub(super) inflight: AtomicU32,
     /// Guards the promised work and the learned rates; held for a few additions.
@@ -98,6 +102,7 @@ pub(super) struct Work {
 impl Replica {
     /// A replica without an address, believed healthy until the first probe says otherwise.
     pub fn new(id: ReplicaId, spec: ReplicaSpec) -> Self {
+        let asks_capacity = spec.role.kv_capacity.is_none();
         Replica {
             id,
             name_hash: xxh3_64(spec.name.as_bytes()),
@@ -106,6 +111,7 @@ impl Replica {
             health: Mutex::default(),
             healthy: AtomicBool::new(true),
             back_since: AtomicU64::new(f64::NEG_INFINITY.to_bits()),
+            asks_capacity: AtomicBool::new(asks_capacity),
             load: AtomicU32::new(0),
             inflight: AtomicU32::new(0),
             work: Mutex::new(Work { backlog: Backlog::default(), rates: estimate::START }),
@@ -113,6 +119,16 @@ impl Replica {
             catalogue: ArcSwapOption::empty(),
             searching: AtomicBool::new(false),
         }
+    }
+
+    /// Whether its engine is to be asked now how much its cache holds: once, and again after it was gone.
+    pub fn takes_capacity_question(&self) -> bool {
+        self.asks_capacity.swap(false, Relaxed)
+    }
+
+    /// Its engine has restarted, perhaps with another cache.
+    pub(super) fn ask_capacity_again(&self) {
+        self.asks_capacity.store(self.spec.role.kv_capacity.is_none(), Relaxed);
     }
 
     /// Its name.

@@ -143,7 +143,7 @@ fn replica(r: &config::Replica) -> Result<ReplicaSpec, StartError> {
         authority: HeaderValue::try_from(authority).map_err(unfit)?,
         models: r.models.clone(),
         authorization: r.api_key.as_ref().map(bearer).transpose().map_err(unfit)?,
-        role: Role { rank: r.rank, in_lane: r.lane.is_some(), node: r.node.clone() },
+        role: Role { rank: r.rank, in_lane: r.lane.is_some(), node: r.node.clone(), kv_capacity: r.kv_capacity_tokens },
     })
 }
 

@@ -3,6 +3,7 @@
 use crate::support::client;
 use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start};
+use crate::support::until;
 
 /// The body of one turn of a conversation whose text is `words` repeated.
 fn turn(speaker: usize, turns: usize) -> Vec<u8> {
@@ -38,9 +39,11 @@ async fn four_conversations_stay_and_spread(ramjet: &Ramjet, turns: std::ops::Ra
 
 #[tokio::test(flavor = "multi_thread")]
 async fn interleaved_conversations_each_stay_on_their_replica() {
-    let (a, b) = (Engine::start().await, Engine::start().await);
-    let ramjet = Ramjet::start(&[a.addr, b.addr]).await;
-    four_conversations_stay_and_spread(&ramjet, 0..6).await;
+    for config in ["", "routing: { policy: affinity }"] {
+        let (a, b) = (Engine::start().await, Engine::start().await);
+        let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, ..Start::default() }).await;
+        four_conversations_stay_and_spread(&ramjet, 0..6).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,10 +142,28 @@ async fn a_replica_that_denies_what_it_should_hold_gets_no_credit_for_it() {
     assert!(ramjet.metric("ramjet_predicted_cached_prompt_tokens_total").await > 8000.0);
 }
 
+/// Two conversations in turn at one engine; returns how many cached tokens were predicted in all.
+async fn predicted_of_a_conversation_that_was_crowded_out(metrics: &str) -> f64 {
+    let engine = Engine::start().await;
+    engine.measures(metrics);
+    let start = Start { upstreams: &[engine.addr], probe_every: "100ms", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    until("the capacity to be asked for", || async { engine.metrics_asked() > 0 }).await;
+    // the next probe follows when the answer is taken in
+    let probes = engine.probes();
+    until("another probe", || async { engine.probes() > probes }).await;
+    let usage = "json={\"usage\":{\"prompt_tokens\":5800,\"completion_tokens\":1,\"prompt_tokens_details\":{\"cached_tokens\":0}}}";
+    for speaker in [1, 2, 1] {
+        client::chat(ramjet.api, usage, &turn(speaker, 3)).await.unwrap();
+    }
+    ramjet.settled().await;
+    ramjet.metric("ramjet_predicted_cached_prompt_tokens_total").await
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn the_cost_policy_keeps_conversations_and_spreads_new_ones() {
-    let (a, b) = (Engine::start().await, Engine::start().await);
-    let config = "routing: { policy: cost }";
-    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, ..Start::default() }).await;
-    four_conversations_stay_and_spread(&ramjet, 2..8).await;
+async fn a_cache_of_known_size_gets_no_credit_for_what_it_cannot_hold() {
+    let told = "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"375\"} 1.0\n";
+    let unknown = predicted_of_a_conversation_that_was_crowded_out("").await;
+    let known = predicted_of_a_conversation_that_was_crowded_out(told).await;
+    assert!(unknown > 4000.0 && known < 2000.0, "{unknown} {known}");
 }

@@ -1,7 +1,7 @@
 //! Sessions that clients name stay with their replica although their prompts share nothing, while that is neither
 //! overloaded nor gone.
 
-use crate::support::client::{H1, chat_head};
+use crate::support::client::{self, H1, chat_head};
 use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start};
 use crate::support::{chat_body, until};
@@ -130,5 +130,36 @@ async fn an_overloaded_replica_loses_its_sessions() {
         assert!(home.seen().len() > 2, "{policy}: {}", home.seen().len());
         drop(waiting);
         ramjet.settled().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_whose_head_changes_is_known_by_its_first_exchange() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    for policy in ["cost", "affinity"] {
+        let config = format!("routing: {{ policy: {policy} }}");
+        let upstreams = [a.addr, b.addr];
+        let ramjet = Ramjet::start_with(Start { upstreams: &upstreams, config: &config, ..Start::default() }).await;
+        let turn = |speaker: usize, turn: usize| {
+            let head = format!("{turn} o'clock; ").repeat(4000);
+            let exchange = format!(
+                r#"{{"role":"assistant","content":"what {speaker} was told first"}},{{"role":"user","content":"yes"}}"#
+            );
+            format!(r#"{{"model":"m","messages":[{{"role":"system","content":"{head}{speaker}"}},{exchange}]}}"#)
+        };
+        // the speakers take turns and so does the rotation: without a name, each would change its replica
+        let mut homes = [const { Vec::new() }; 3];
+        for number in 2..8 {
+            for (speaker, homes) in homes.iter_mut().enumerate() {
+                let body = turn(speaker, number * 10 + speaker);
+                let answer = client::chat(ramjet.api, "", body.as_bytes()).await.unwrap();
+                homes.push(answer.header("x-ramjet-upstream").unwrap().to_owned());
+                ramjet.settled().await;
+            }
+        }
+        for homes in &homes {
+            assert!(homes.iter().all(|home| *home == homes[0]), "{policy}: {homes:?}");
+        }
+        assert!(hinted(&ramjet).await >= 5.0, "{policy}");
     }
 }

@@ -30,7 +30,13 @@ fn the_environment_alone_starts_a_router() {
         ("RJ_MAX_TOKENS_STRIP", ""),
     ];
     let Loaded { config, warnings, .. } = from_env(&env).unwrap();
-    assert_eq!(warnings, ["RJ_ROUTE_JOURNAL: known, but this version does not act on it"]);
+    assert_eq!(
+        warnings,
+        [
+            "RJ_ROUTE_JOURNAL: known, but this version does not act on it",
+            "RJ_ROUTE_ALPHA tunes the affinity rule, so routing.policy is affinity; unset it for cost",
+        ]
+    );
     assert_eq!(config.fleet.replicas.len(), 2);
     for replica in &config.fleet.replicas {
         assert_eq!(replica.api_key.as_ref().map(Secret::expose), Some("engine-key"));
@@ -75,6 +81,19 @@ fn flags_beat_the_environment_which_beats_the_file() {
     assert_eq!(config.listen.admin.port(), 3);
     assert_eq!(config.listen.api[0].to_string(), "unix:/run/3");
     assert_eq!(config.fleet.replicas[0].host, "flag");
+}
+
+#[test]
+fn whoever_tunes_the_affinity_rule_means_it() {
+    for (name, value) in [("RJ_ROUTE_ALPHA", "8"), ("RJ_ROUTE_PHASE_AWARE_LOAD", "off")] {
+        let loaded = from_env(&[("RJ_UPSTREAM", "http://a"), (name, value)]).unwrap();
+        assert_eq!(loaded.config.routing.policy, PolicyKind::Affinity);
+        assert!(loaded.warnings.iter().any(|w| w.starts_with(name)), "{:?}", loaded.warnings);
+        let off = from_env(&[("RJ_UPSTREAM", "http://a"), (name, value), ("RJ_AFFINITY", "off")]).unwrap();
+        assert_eq!(off.config.routing.policy, PolicyKind::Load);
+    }
+    let other = from_env(&[("RJ_UPSTREAM", "http://a"), ("RJ_ROUTE_CHUNK_BYTES", "4096"), ("RJ_ROUTE_ALPHA", "")]);
+    assert_eq!(other.unwrap().config.routing.policy, PolicyKind::Cost);
 }
 
 #[test]

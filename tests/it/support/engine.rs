@@ -37,6 +37,9 @@ struct Shared {
     calls: Notify,
     /// What `/v1/models` answers; an empty list if nothing is set.
     models: Mutex<Option<String>>,
+    /// What `/metrics` answers; 404 if nothing is set.
+    metrics: Mutex<Option<String>>,
+    metrics_asked: AtomicU64,
     /// Plays for the next requests, before what their headers say.
     script: Mutex<VecDeque<String>>,
 }
@@ -96,6 +99,16 @@ impl Engine {
         *self.shared.models.lock().unwrap() = Some(format!("{{\"object\":\"list\",\"data\":[{models}]}}"));
     }
 
+    /// How often `/metrics` was asked for.
+    pub(crate) fn metrics_asked(&self) -> u64 {
+        self.shared.metrics_asked.load(Relaxed)
+    }
+
+    /// Sets what `/metrics` answers.
+    pub(crate) fn measures(&self, metrics: &str) {
+        *self.shared.metrics.lock().unwrap() = Some(metrics.to_owned());
+    }
+
     /// Plays for the requests to come, whatever their headers say.
     pub(crate) fn script(&self, plays: &[&str]) {
         self.shared.script.lock().unwrap().extend(plays.iter().map(|p| (*p).to_owned()));
@@ -131,6 +144,15 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
             let models = shared.models.lock().unwrap().clone();
             let models = models.unwrap_or_else(|| "{\"object\":\"list\",\"data\":[]}".to_owned());
             if answer(&mut stream, 200, "", models.as_bytes()).await.is_err() {
+                return;
+            }
+            continue;
+        }
+        if head.starts_with("GET /metrics ") {
+            shared.metrics_asked.fetch_add(1, Relaxed);
+            let metrics = shared.metrics.lock().unwrap().clone();
+            let status = if metrics.is_some() { 200 } else { 404 };
+            if answer(&mut stream, status, "", metrics.unwrap_or_default().as_bytes()).await.is_err() {
                 return;
             }
             continue;
