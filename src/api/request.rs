@@ -28,6 +28,8 @@ pub struct Request<'a> {
     pub own: Own<'a>,
     /// `previous_response_id`.
     pub previous_response_id: Option<Str<'a>>,
+    /// `input_file_id` (batches).
+    pub input_file_id: Option<Str<'a>>,
     /// `prompt_cache_key`.
     pub prompt_cache_key: Option<Str<'a>>,
     /// The members that separate caches, in the order of [`SEPARATING`]; null counts as absent.
@@ -130,6 +132,7 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
         }
         b"model" => request.model = value.clone().string().ok(),
         b"previous_response_id" => request.previous_response_id = value.clone().string().ok(),
+        b"input_file_id" => request.input_file_id = value.clone().string().ok(),
         b"prompt_cache_key" => request.prompt_cache_key = value.clone().string().ok(),
         _ => {}
     }

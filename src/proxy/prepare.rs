@@ -32,8 +32,8 @@ pub struct Prepared {
     pub prompt_bytes: u64,
     /// The prompt begins with what an engine keeps: it has no fingerprints, and what the body holds is its end.
     pub is_hidden: bool,
-    /// The response that it continues, as [`id_key`] has it.
-    pub previous: Option<u64>,
+    /// What an engine keeps that it names, the response that it continues or its file, as [`id_key`] has it.
+    pub names: Option<u64>,
     /// The conversation that it belongs to, as far as its turns so far tell; see [`canonical::anchor`].
     pub anchor: Option<u64>,
     /// The client's own word for its session (`prompt_cache_key`); see [`session_key`].
@@ -61,14 +61,18 @@ pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, rules: Com
     let edited = compat::suit(endpoint, body, &mut request, rules);
     let is_hidden = endpoint == Endpoint::Responses && canonical::is_hidden(&request);
     let prints = if is_hidden { None } else { fingerprints(endpoint, &request, shape) };
-    let previous = request.previous_response_id.filter(|_| endpoint == Endpoint::Responses);
+    let names = match endpoint {
+        Endpoint::Responses => request.previous_response_id,
+        Endpoint::Batches => request.input_file_id,
+        _ => None,
+    };
     let hint = request.prompt_cache_key.filter(|key| endpoint.is_inference() && !key.raw.is_empty());
     Prepared {
         prompt_bytes: prints.as_ref().map_or(0, |p| if p.is_cut { body.len() as u64 } else { p.bytes }),
         ends: prints.as_ref().map(|p| p.ends).unwrap_or_default(),
         chain: prints.map(|p| p.prints.into()),
         is_hidden,
-        previous: previous.map(|id| id_key(&id.bytes(), shape.secret)),
+        names: names.map(|id| id_key(&id.bytes(), shape.secret)),
         anchor: canonical::anchor(endpoint, &request, shape.secret),
         hint: hint.map(|key| session_key(&key.bytes())),
         streams: request.stream,
@@ -120,13 +124,20 @@ mod tests {
         let body = format!(r#"{{"model":"m","input":"{input}","previous_response_id":"resp_\u0031","store":false}}"#);
         let hidden = of(Endpoint::Responses, &body);
         assert!(hidden.is_hidden && hidden.chain.is_none() && hidden.is_stateless);
-        assert_eq!((hidden.previous, hidden.prompt_bytes), (Some(id_key(b"resp_1", SHAPE.secret)), 0));
+        assert_eq!((hidden.names, hidden.prompt_bytes), (Some(id_key(b"resp_1", SHAPE.secret)), 0));
         let whole = of(Endpoint::Responses, &body.replace("previous_response_id", "unknown"));
-        assert!(!whole.is_hidden && whole.previous.is_none());
+        assert!(!whole.is_hidden && whole.names.is_none());
         assert_eq!(whole.chain.map(|c| c.len()), Some(7));
         // other APIs have no such member
         let chat = of(Endpoint::Chat, r#"{"messages":[],"previous_response_id":"resp_1"}"#);
-        assert!(!chat.is_hidden && chat.previous.is_none());
+        assert!(!chat.is_hidden && chat.names.is_none());
+    }
+
+    #[test]
+    fn a_batch_names_its_file() {
+        let body = r#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions"}"#;
+        assert_eq!(of(Endpoint::Batches, body).names, Some(id_key(b"file-1", SHAPE.secret)));
+        assert_eq!(of(Endpoint::Chat, body).names, None);
     }
 
     #[test]

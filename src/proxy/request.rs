@@ -8,7 +8,7 @@ use super::models::form_of;
 use super::prepare::{prepare, session_key};
 use super::{Proxy, respond};
 use crate::api::encoding::{Coding, Unread};
-use crate::api::endpoint::{Endpoint, stored_response};
+use crate::api::endpoint::{Endpoint, kept};
 use crate::api::errors::ErrorKind;
 use crate::api::model::Form;
 use crate::fleet::pins::id_key;
@@ -65,7 +65,7 @@ impl Proxy {
             let named = head.uri.query().and_then(model_in_query);
             ctx.prompt.model = named.filter(|model| self.router.fleet().serves(model));
         }
-        if let Some(id) = stored_response(head.method.as_str(), head.uri.path()) {
+        if let Some(id) = kept(head.method.as_str(), head.uri.path()) {
             ctx.prompt.pinned = self.holder(id_key(id.as_bytes(), self.settings.shape.secret));
         }
         Ok(false)
@@ -177,7 +177,7 @@ impl Proxy {
             streams: prepared.streams,
             is_single: prepared.is_single,
             is_stateless: prepared.is_stateless,
-            pinned: prepared.previous.and_then(|key| self.holder(key)),
+            pinned: prepared.names.and_then(|key| self.holder(key)),
         };
         if let (None, Some(form @ Form::Multipart(_))) = (&ctx.prompt.model, form_of(head)) {
             ctx.prompt.model = form.model(bytes).map(|named| named.name);

@@ -11,6 +11,7 @@ mod encoded;
 mod failover;
 mod flight;
 mod health;
+mod kept;
 mod lane;
 mod leaving;
 mod models;

@@ -232,7 +232,7 @@ fn the_id_of_an_answer_is_found_once_and_only_where_it_is_wanted() {
 
     let id_of = |body: &str, mut reader: WholeReader| {
         body.as_bytes().chunks(1000).for_each(|piece| reader.push(piece));
-        reader.id().map(|id| String::from_utf8(id).unwrap())
+        reader.ids().pop().map(|id| String::from_utf8(id).unwrap())
     };
     let filling = "x".repeat(2 * MAX_WHOLE);
     for (body, id) in [
@@ -243,7 +243,15 @@ fn the_id_of_an_answer_is_found_once_and_only_where_it_is_wanted() {
         (r#"{"id":7}"#.to_owned(), None),
         ("[".to_owned(), None),
     ] {
-        assert_eq!(id_of(&body, WholeReader::with_id()).as_deref(), id);
+        assert_eq!(id_of(&body, WholeReader::with_ids(&["id"])).as_deref(), id);
         assert_eq!(id_of(&body, WholeReader::default()), None);
     }
+}
+
+#[test]
+fn a_batch_tells_of_its_files() {
+    let mut reader = WholeReader::with_ids(&["id", "output_file_id", "error_file_id"]);
+    reader.push(br#"{"id":"batch-1","input_file_id":"f-0","output_file_id":"f-1","error_file_id":null,"#);
+    reader.push(br#""errors":{"id":"x"}}"#);
+    assert_eq!(reader.ids(), [b"batch-1".to_vec(), b"f-1".to_vec()]);
 }
