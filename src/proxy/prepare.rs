@@ -97,6 +97,9 @@ fn fingerprints(endpoint: Endpoint, request: &Request<'_>, shape: &PromptShape) 
 }
 
 #[cfg(test)]
+mod arbitrary;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,6 +1,7 @@
 //! What must and what must not be read from an answer.
 
 use super::*;
+use proptest::prelude::*;
 
 fn state_after(events: &[&str]) -> StreamState {
     states(events).pop().unwrap_or_default()
@@ -254,4 +255,42 @@ fn a_batch_tells_of_its_files() {
     reader.push(br#"{"id":"batch-1","input_file_id":"f-0","output_file_id":"f-1","error_file_id":null,"#);
     reader.push(br#""errors":{"id":"x"}}"#);
     assert_eq!(reader.ids(), [b"batch-1".to_vec(), b"f-1".to_vec()]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever a stream holds, it is read the same however it is cut.
+    #[test]
+    fn the_cut_of_a_stream_does_not_matter(
+        lines in prop::collection::vec(prop_oneof![
+            "(data|event)?:? ?[ -~]{0,30}",
+            Just("data: [DONE]".to_owned()),
+            Just("data: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}]}".to_owned()),
+            Just("data: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}".to_owned()),
+            Just("data: {\"error\":{}}".to_owned()),
+            Just("data: {\"type\":\"response.created\",\"response\":{\"id\":\"r\"}}".to_owned()),
+        ], 0..10),
+        ends in prop::collection::vec(prop::sample::select(&["\n", "\r\n", "\r", "\n\n", "\r\r\n\n"][..]), 10),
+        noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
+        let mut text: Vec<u8> = lines.iter().zip(&ends).flat_map(|(line, end)| [line.as_bytes(), end.as_bytes()].concat()).collect();
+        for (at, byte) in noise {
+            if !text.is_empty() {
+                let at = at.index(text.len());
+                text[at] = byte;
+            }
+        }
+        let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.index(text.len() + 1)).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        let (mut whole, mut cut) = (StreamReader::with_id(), StreamReader::with_id());
+        let mut state = StreamState::default();
+        for pair in cuts.windows(2) {
+            state = cut.push(&text[pair[0]..pair[1]]);
+        }
+        prop_assert_eq!(state, whole.push(&text));
+        prop_assert_eq!(cut.take_id(), whole.take_id());
+    }
 }
