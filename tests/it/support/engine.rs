@@ -259,9 +259,9 @@ async fn stream_text(stream: &mut TcpStream, text: &str) -> std::io::Result<()> 
 
 async fn flood(stream: &mut TcpStream, size: usize, taken: &AtomicU64) -> std::io::Result<()> {
     stream.write_all(SSE_HEAD.as_bytes()).await?;
-    let piece = [b'x'; 16 << 10];
+    let piece = vec![b'x'; 16 << 10];
     for _ in 0..size / piece.len() {
-        stream.write_all(&[format!("{:x}\r\n", piece.len()).as_bytes(), &piece, b"\r\n"].concat()).await?;
+        stream.write_all(&[format!("{:x}\r\n", piece.len()).as_bytes(), &piece[..], b"\r\n"].concat()).await?;
         taken.fetch_add(piece.len() as u64, Relaxed);
     }
     stream.write_all(b"0\r\n\r\n").await
@@ -302,7 +302,7 @@ const SWITCH: &[u8] = b"HTTP/1.1 101 X\r\nupgrade: websocket\r\nconnection: upgr
 
 async fn echo(stream: &mut TcpStream) {
     let _unsent = stream.write_all(SWITCH).await;
-    let mut buffer = [0; 4096];
+    let mut buffer = vec![0; 4096];
     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
         if stream.write_all(&buffer[..read]).await.is_err() {
             return;
