@@ -22,7 +22,7 @@ async fn a_head_that_drips_in_is_given_up() {
         std::mem::replace(&mut h1.stream, H1::connect(ramjet.api).await.unwrap().stream).into_split();
     let drip = tokio::spawn(async move {
         while writer.write_all(b"x").await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(5)).await
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
     let mut whole = Vec::new();
