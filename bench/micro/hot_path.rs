@@ -10,6 +10,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use http::HeaderValue;
 use pingora_load_balancing::{Backends, LoadBalancer};
 use ramjet::api::answer::StreamReader;
+use ramjet::api::compat::Compat;
 use ramjet::api::endpoint::Endpoint;
 use ramjet::engine::discovery::Configured;
 use ramjet::fleet::Fleet;
@@ -31,6 +32,8 @@ use std::sync::Arc;
 /// A prompt of 1 MiB.
 const SIZE: Size = Size { prompt: 262_144.0, block: 512.0, ends: Ends { previous: None, own: None } };
 
+const RULES: Compat =
+    Compat { strip_max_tokens_over: Some(100_000), flatten_text_parts: true, drop_unknown_reasoning_effort: true };
 const SHAPE: PromptShape = PromptShape { secret: 7, block_bytes: 2048, max_prefix_bytes: 2 << 20 };
 
 /// A coding agent's request: a long system prompt, then turns of prose and escaped source code.
@@ -54,7 +57,7 @@ fn prepare_body(c: &mut Criterion) {
         let body = conversation(kib << 10);
         group.throughput(Throughput::Bytes(body.len() as u64));
         group.bench_with_input(BenchmarkId::new("chat_KiB", kib), &body, |b, body| {
-            b.iter(|| prepare(Endpoint::Chat, black_box(body), &SHAPE, Some(100_000)));
+            b.iter(|| prepare(Endpoint::Chat, black_box(body), &SHAPE, RULES));
         });
     }
     group.finish();
@@ -93,7 +96,7 @@ fn decide(c: &mut Criterion) {
         let (fleet, router) = fleet(replicas);
         for kib in [64, 1024] {
             let body = conversation(kib << 10);
-            let chain = prepare(Endpoint::Chat, &body, &SHAPE, None).chain.expect("a chat body");
+            let chain = prepare(Endpoint::Chat, &body, &SHAPE, RULES).chain.expect("a chat body");
             for n in 0..replicas {
                 let held: Arc<[u64]> = chain[..chain.len() * usize::from(1 + n % 8) / 8].into();
                 ClaimGuard::new(&fleet, &held, SIZE, ReplicaId(n)).confirm();

@@ -77,7 +77,8 @@ const MAX_ID: usize = 256;
 pub struct WholeReader {
     head: Vec<u8>,
     tail: Vec<u8>,
-    wants_id: bool,
+    /// The members whose ids are wanted.
+    wanted: &'static [&'static str],
 }
 
 // === impl StreamReader ===
@@ -132,14 +133,14 @@ impl Usage {
 // === impl WholeReader ===
 
 impl WholeReader {
-    /// A reader that also looks for the id of the answer.
-    pub fn with_id() -> Self {
-        WholeReader { wants_id: true, ..Self::default() }
+    /// A reader that also looks for the ids that are the values of these members.
+    pub fn with_ids(wanted: &'static [&'static str]) -> Self {
+        WholeReader { wanted, ..Self::default() }
     }
 
     /// Takes a piece of the body in.
     pub fn push(&mut self, piece: &[u8]) {
-        if self.wants_id {
+        if !self.wanted.is_empty() {
             let room = MAX_HEAD - self.head.len();
             self.head.extend_from_slice(&piece[..piece.len().min(room)]);
         }
@@ -160,19 +161,20 @@ impl WholeReader {
         by_usage.usage().or(by_timings)
     }
 
-    /// The id of the answer: of a body that is kept in full wherever it stands, else if it stands near the beginning.
-    pub fn id(&self) -> Option<Vec<u8>> {
+    /// The ids that are wanted: of a body that is kept in full wherever they stand, else if they stand near the beginning.
+    pub fn ids(&self) -> Vec<Vec<u8>> {
         let is_all = self.tail.len() < MAX_WHOLE;
-        let mut id = None;
+        let mut ids = vec![Vec::new(); self.wanted.len()];
         // the head may end in the middle of a member: what stands before it was read
         let _cut = Cursor::new(if is_all { &self.tail } else { &self.head }).object(|key, value| {
-            if key.is("id") && value.kind()? == Kind::String {
-                id = Some(value.string()?);
-                return Ok(());
+            match key.position(self.wanted) {
+                Some(n) if value.kind()? == Kind::String => ids[n] = value.string()?.bytes().into_owned(),
+                _ => drop(value.skip()?),
             }
-            value.skip().map(drop)
+            Ok(())
         });
-        id.map(|id| id.bytes().into_owned()).filter(|id| self.wants_id && is_id(id))
+        ids.retain(|id| is_id(id));
+        ids
     }
 
     /// The value after the last `key`. (Within a string the quotes of a key would be escaped.)

@@ -6,26 +6,45 @@ use super::request::Member;
 use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 
-/// Removes the token limits above `over` from a request; `None` when there is nothing to remove.
+/// One edit of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A whole member of an object goes, together with the comma that its going leaves over.
+    Remove(Range<usize>),
+    /// These bytes go and nothing else.
+    Cut(Range<usize>),
+}
+
+impl Change {
+    fn span(&self) -> &Range<usize> {
+        let (Change::Remove(span) | Change::Cut(span)) = self;
+        span
+    }
+}
+
+/// The removal of every token limit above `over`.
 ///
 /// Engines refuse or mis-serve a limit beyond their context length, and a client that sends a huge one means "no
 /// limit"; without the member an engine uses what is left of its context.
-pub fn strip_token_limits(body: &Bytes, limits: &[Member], over: u64) -> Option<Bytes> {
-    let spans: Vec<_> = limits.iter().filter(|m| m.value.is_some_and(|v| v > over)).map(|m| m.span.clone()).collect();
-    (!spans.is_empty()).then(|| remove_members(body, &spans))
+pub fn limits_over(limits: &[Member], over: u64) -> impl Iterator<Item = Change> {
+    limits.iter().filter(move |m| m.value.is_some_and(|v| v > over)).map(|m| Change::Remove(m.span.clone()))
 }
 
-/// Removes whole members (given in order of their place) together with the comma that a removal leaves over.
-fn remove_members(body: &Bytes, spans: &[Range<usize>]) -> Bytes {
+/// Makes all changes in one pass. None of their spans may lie in another one.
+pub fn apply(body: &[u8], mut changes: Vec<Change>) -> Bytes {
+    changes.sort_unstable_by_key(|change| change.span().start);
     let mut out = BytesMut::with_capacity(body.len());
     let mut from = 0;
-    for span in spans {
-        let mut end = span.end;
-        let after = body[end..].iter().position(|c| !c.is_ascii_whitespace()).map(|n| end + n);
-        out.extend_from_slice(&body[from..span.start]);
-        match after.filter(|n| body[*n] == b',') {
-            Some(comma) => end = comma + 1,
-            None => drop_trailing_comma(&mut out),
+    for change in changes {
+        let Range { start, mut end } = *change.span();
+        debug_assert!(from <= start, "changes overlap");
+        out.extend_from_slice(&body[from..start]);
+        if let Change::Remove(_) = change {
+            let after = body[end..].iter().position(|c| !c.is_ascii_whitespace()).map(|n| end + n);
+            match after.filter(|n| body[*n] == b',') {
+                Some(comma) => end = comma + 1,
+                None => drop_trailing_comma(&mut out),
+            }
         }
         from = end;
     }
@@ -57,7 +76,7 @@ impl LastMember {
         if own.is_empty() {
             return Some(end);
         }
-        *body = remove_members(body, &own);
+        *body = apply(body, own.into_iter().map(Change::Remove).collect());
         // a reader that takes the first of two would be misled by one that is left, so it is looked at again
         end_and_own(body, name).filter(|(_, own)| own.is_empty()).map(|(end, _)| end)
     }
@@ -164,7 +183,8 @@ mod tests {
     fn stripped(body: &str) -> Option<String> {
         let body = Bytes::copy_from_slice(body.as_bytes());
         let limits = read(&body).unwrap().limits;
-        strip_token_limits(&body, &limits, 100).map(|b| String::from_utf8(b.to_vec()).unwrap())
+        let changes: Vec<_> = limits_over(&limits, 100).collect();
+        (!changes.is_empty()).then(|| String::from_utf8(apply(&body, changes).to_vec()).unwrap())
     }
 
     #[test]

@@ -25,6 +25,10 @@ pub enum Endpoint {
     Audio,
     /// A response that an engine keeps: `GET` and `DELETE` under `/v1/responses/ID`, `POST /v1/responses/ID/cancel`.
     StoredResponse,
+    /// `/v1/files` and below: an upload is multipart and streamed through unread.
+    Files,
+    /// `/v1/batches` and below.
+    Batches,
     /// `GET /v1/models`
     Models,
     /// `GET /health`: answered by ramjet.
@@ -33,12 +37,14 @@ pub enum Endpoint {
     Other,
 }
 
-/// What stands before the id of a kept response in a path.
+/// What stands before the id of something that an engine keeps in a path.
 const RESPONSES: &str = "/v1/responses/";
+const FILES: &str = "/v1/files";
+const BATCHES: &str = "/v1/batches";
 
 impl Endpoint {
     /// Every kind, in the order of the metrics' label values.
-    pub const ALL: [Endpoint; 14] = [
+    pub const ALL: [Endpoint; 16] = [
         Endpoint::Chat,
         Endpoint::Completions,
         Endpoint::Responses,
@@ -50,6 +56,8 @@ impl Endpoint {
         Endpoint::Tokenize,
         Endpoint::Audio,
         Endpoint::StoredResponse,
+        Endpoint::Files,
+        Endpoint::Batches,
         Endpoint::Models,
         Endpoint::Health,
         Endpoint::Other,
@@ -71,6 +79,8 @@ impl Endpoint {
             ("GET", "/v1/models") => Endpoint::Models,
             ("GET" | "HEAD", "/health") => Endpoint::Health,
             _ if stored_response(method, path).is_some() => Endpoint::StoredResponse,
+            (_, path) if below(path, FILES).is_some() => Endpoint::Files,
+            (_, path) if below(path, BATCHES).is_some() => Endpoint::Batches,
             _ => Endpoint::Other,
         }
     }
@@ -89,6 +99,8 @@ impl Endpoint {
             Endpoint::Tokenize => "tokenize",
             Endpoint::Audio => "audio",
             Endpoint::StoredResponse => "stored_response",
+            Endpoint::Files => "files",
+            Endpoint::Batches => "batches",
             Endpoint::Models => "models",
             Endpoint::Health => "health",
             Endpoint::Other => "other",
@@ -104,9 +116,14 @@ impl Endpoint {
         )
     }
 
-    /// Whether the body is read before a replica is chosen, if only for the model that it names.
+    /// Whether the body is read before a replica is chosen, if only for the model or the file that it names.
     pub fn is_read(self) -> bool {
-        self.is_inference() || self.computes()
+        self.is_inference() || self.computes() || self == Endpoint::Batches
+    }
+
+    /// Whether the answer tells ids of what an engine keeps.
+    pub fn names_kept(self) -> bool {
+        matches!(self, Endpoint::Files | Endpoint::Batches)
     }
 
     /// Whether a second engine may be given the request although the first may have begun it: nothing is stored,
@@ -122,8 +139,20 @@ impl Endpoint {
     }
 }
 
-/// The id in the path of a request for a response that an engine keeps.
-pub fn stored_response<'a>(method: &str, path: &'a str) -> Option<&'a str> {
+/// The id in the path of a request for something that an engine keeps: a response, a file or a batch.
+pub fn kept<'a>(method: &str, path: &'a str) -> Option<&'a str> {
+    let whole = || below(path, FILES).or(below(path, BATCHES)).filter(|id| !id.is_empty());
+    stored_response(method, path).or_else(whole)
+}
+
+/// The first segment of `path` below `collection`; empty for the collection itself.
+fn below<'a>(path: &'a str, collection: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(collection)?;
+    let inner = rest.strip_prefix('/');
+    inner.or(rest.is_empty().then_some("")).map(|inner| inner.split('/').next().unwrap_or_default())
+}
+
+fn stored_response<'a>(method: &str, path: &'a str) -> Option<&'a str> {
     let rest = path.strip_prefix(RESPONSES)?;
     let (id, below) = rest.split_once('/').map_or((rest, None), |(id, below)| (id, Some(below)));
     let is_known = match method {
@@ -149,7 +178,9 @@ mod tests {
         assert_eq!(Endpoint::of("GET", "/v1/chat/completions"), Endpoint::Other);
         assert_eq!(Endpoint::of("POST", "/v1/chat/completions/"), Endpoint::Other);
         assert_eq!(Endpoint::of("GET", "/v1/responses"), Endpoint::Other);
-        assert_eq!(Endpoint::of("POST", "/v1/files"), Endpoint::Other);
+        assert_eq!(Endpoint::of("POST", "/v1/files/"), Endpoint::Files);
+        assert_eq!(Endpoint::of("GET", "/v1/batches"), Endpoint::Batches);
+        assert_eq!(Endpoint::of("POST", "/v1/filesystem"), Endpoint::Other);
     }
 
     #[test]
@@ -171,6 +202,22 @@ mod tests {
     }
 
     #[test]
+    fn a_file_and_a_batch_are_named_by_their_paths() {
+        for (method, path, id, endpoint) in [
+            ("POST", "/v1/files", None, Endpoint::Files),
+            ("GET", "/v1/files/", None, Endpoint::Files),
+            ("GET", "/v1/files/f-1/content", Some("f-1"), Endpoint::Files),
+            ("DELETE", "/v1/files/f-1", Some("f-1"), Endpoint::Files),
+            ("POST", "/v1/batches", None, Endpoint::Batches),
+            ("POST", "/v1/batches/b-1/cancel", Some("b-1"), Endpoint::Batches),
+            ("GET", "/v1/batches/b-1", Some("b-1"), Endpoint::Batches),
+            ("GET", "/v1/batchesx", None, Endpoint::Other),
+        ] {
+            assert_eq!((kept(method, path), Endpoint::of(method, path)), (id, endpoint), "{method} {path}");
+        }
+    }
+
+    #[test]
     fn labels_are_distinct_and_every_kind_is_listed() {
         let labels: std::collections::BTreeSet<_> = Endpoint::ALL.iter().map(|e| e.label()).collect();
         assert_eq!(labels.len(), Endpoint::ALL.len());
@@ -181,7 +228,15 @@ mod tests {
         let barred: Vec<_> = Endpoint::ALL.into_iter().filter(|e| !e.is_repeatable()).collect();
         assert_eq!(
             barred,
-            [Endpoint::Responses, Endpoint::Audio, Endpoint::StoredResponse, Endpoint::Health, Endpoint::Other]
+            [
+                Endpoint::Responses,
+                Endpoint::Audio,
+                Endpoint::StoredResponse,
+                Endpoint::Files,
+                Endpoint::Batches,
+                Endpoint::Health,
+                Endpoint::Other
+            ]
         );
     }
 }

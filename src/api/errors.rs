@@ -12,6 +12,8 @@ pub enum ErrorKind {
     BodyTooLarge,
     /// The body did not arrive in `timeouts.client_body`.
     BodyTimeout,
+    /// The head did not arrive in `timeouts.client_header`.
+    HeadTimeout,
     /// The request could not be read.
     BadRequest,
     /// The client has no key, or a wrong one.
@@ -60,7 +62,7 @@ impl ErrorKind {
     pub fn status(self) -> u16 {
         match self {
             ErrorKind::BodyTooLarge => 413,
-            ErrorKind::BodyTimeout => 408,
+            ErrorKind::BodyTimeout | ErrorKind::HeadTimeout => 408,
             ErrorKind::BadRequest => 400,
             ErrorKind::Unauthorized => 401,
             ErrorKind::ModelNotFound => 404,
@@ -76,6 +78,7 @@ impl ErrorKind {
         match self {
             ErrorKind::BodyTooLarge => "body_too_large",
             ErrorKind::BodyTimeout => "body_timeout",
+            ErrorKind::HeadTimeout => "head_timeout",
             ErrorKind::BadRequest => "bad_request",
             ErrorKind::Unauthorized => "invalid_api_key",
             ErrorKind::ModelNotFound => "model_not_found",
@@ -98,6 +101,7 @@ impl ErrorKind {
         match self {
             ErrorKind::BodyTooLarge => "The request body is larger than this server accepts.",
             ErrorKind::BodyTimeout => "The request body did not arrive in time.",
+            ErrorKind::HeadTimeout => "The head of the request did not arrive in time.",
             ErrorKind::BadRequest => "The request could not be read.",
             ErrorKind::Unauthorized => "A key that is valid here is needed: as a bearer token or in x-api-key.",
             ErrorKind::ModelNotFound => "No replica serves the requested model.",
@@ -157,6 +161,7 @@ mod tests {
         let all = [
             (ErrorKind::BodyTooLarge, 413, "invalid_request_error"),
             (ErrorKind::BodyTimeout, 408, "invalid_request_error"),
+            (ErrorKind::HeadTimeout, 408, "invalid_request_error"),
             (ErrorKind::BadRequest, 400, "invalid_request_error"),
             (ErrorKind::Unauthorized, 401, "invalid_request_error"),
             (ErrorKind::ModelNotFound, 404, "invalid_request_error"),

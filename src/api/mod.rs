@@ -6,7 +6,9 @@
 pub mod answer;
 pub mod canonical;
 pub mod catalogue;
+pub mod compat;
 pub mod edit;
+pub mod encoding;
 pub mod endpoint;
 pub mod errors;
 pub mod json;

@@ -18,6 +18,8 @@ pub struct Request<'a> {
     pub is_many: bool,
     /// Every member whose key is `max_tokens` or `max_completion_tokens`, for edits.
     pub limits: Vec<Member>,
+    /// Every member whose key is `reasoning_effort`, for edits.
+    pub efforts: Vec<Member>,
     /// `messages`, if it is a list of objects.
     pub messages: Option<Vec<Message<'a>>>,
     /// `prompt`, as text.
@@ -26,6 +28,8 @@ pub struct Request<'a> {
     pub own: Own<'a>,
     /// `previous_response_id`.
     pub previous_response_id: Option<Str<'a>>,
+    /// `input_file_id` (batches).
+    pub input_file_id: Option<Str<'a>>,
     /// `prompt_cache_key`.
     pub prompt_cache_key: Option<Str<'a>>,
     /// The members that separate caches, in the order of [`SEPARATING`]; null counts as absent.
@@ -75,6 +79,8 @@ pub const MESSAGE_MEMBERS: [&str; 6] =
 pub struct Member {
     /// From the first byte of the key's quote to the end of the value.
     pub span: Range<usize>,
+    /// Where the value begins.
+    pub value_at: usize,
     /// The value, if it is a whole number that is not negative.
     pub value: Option<u64>,
 }
@@ -95,6 +101,9 @@ pub const RENDERED: [&str; 9] = [
     "suffix",
     "mm_processor_kwargs",
 ];
+
+/// The place of `reasoning_effort` in [`RENDERED`].
+pub const EFFORT: usize = 2;
 
 /// Reads the top level of a body.
 ///
@@ -123,6 +132,7 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
         }
         b"model" => request.model = value.clone().string().ok(),
         b"previous_response_id" => request.previous_response_id = value.clone().string().ok(),
+        b"input_file_id" => request.input_file_id = value.clone().string().ok(),
         b"prompt_cache_key" => request.prompt_cache_key = value.clone().string().ok(),
         _ => {}
     }
@@ -133,7 +143,7 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
         b"n" | b"best_of" => request.is_many |= count(text).is_some_and(|n| n > 1),
         b"sampling_params" => request.is_many |= asks_for_many(text),
         b"max_tokens" | b"max_completion_tokens" => {
-            request.limits.push(Member { span: key.at..value.offset_after(), value: count(text) });
+            request.limits.push(placed(key, text, value));
         }
         b"prompt" => {
             request.prompt = Some(text);
@@ -143,12 +153,21 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
             if matches!(name, b"text" | b"input_ids") {
                 request.is_many |= is_list_of_prompts(text);
             }
+            if name == RENDERED[EFFORT].as_bytes() {
+                request.efforts.push(placed(key, text, value));
+            }
             if let Some(slot) = slot(request, name) {
                 *slot = Some(text).filter(|t| *t != b"null");
             }
         }
     }
     Ok(())
+}
+
+/// A member that was just read.
+fn placed(key: Str<'_>, text: &[u8], value: &Cursor<'_>) -> Member {
+    let end = value.offset_after();
+    Member { span: key.at..end, value_at: end - text.len(), value: count(text) }
 }
 
 /// Where the text of a member is kept.

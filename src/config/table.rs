@@ -281,8 +281,13 @@ settings! {
         first_byte: Duration = mins(15), span(ms(1)..=hours(24));
         /// Silence between two bytes of a response; see first_byte.
         idle_read: Duration = mins(10), span(ms(1)..=hours(24));
+        /// From the opening of a client's connection to the end of its first request's head.
+        client_header: Duration = secs(30), span(ms(1)..=hours(1));
         /// Silence between two pieces of a request's body.
         client_body: Duration = secs(60), span(ms(1)..=hours(1));
+        /// How long a client may leave its answer unread when the buffers between are full, for each 64 KiB of it. Then
+        /// the connection is closed and the engine free.
+        client_write: Duration = mins(5), span(ms(1)..=hours(24));
         /// How long an idle connection is kept. Stay below what the engines keep (uvicorn: 5s).
         pool_idle: Duration = secs(4), span(ms(1)..=hours(1));
         /// The idle time before TCP keepalive probes a connection to a replica.
@@ -291,7 +296,7 @@ settings! {
 
     /// What is refused for its size, how much runs at once, and what becomes of the rest.
     pub struct Limits {
-        /// The largest body of a request.
+        /// The largest body of a request, as it comes and, if that is compressed, as it is.
         body: usize = 64 * MIB, bytes(KIB..=GIB);
         /// The most requests in flight at all replicas together. Null: no limit.
         inflight: Option<u32> = None, OrNull(count(1..=1_000_000));
@@ -325,6 +330,11 @@ settings! {
     pub struct Compat {
         /// A max_tokens or max_completion_tokens above this is removed: it means no limit. Null: nothing is removed.
         strip_max_tokens_over: Option<u32> = Some(100_000), OrNull(count(1..=u32::MAX));
+        /// Whether the content of a chat message that is a list of one text part, with nothing else in it, is sent as
+        /// that text.
+        flatten_text_parts: bool = true, Switch;
+        /// Whether a reasoning_effort other than none, minimal, low, medium, high, xhigh and max is removed.
+        drop_unknown_reasoning_effort: bool = true, Switch;
         /// Other names under which clients ask for models: `{alias: model}`. The engine gets the model's own name.
         model_aliases: BTreeMap<String, String> = BTreeMap::new(), Names;
         /// Tokens by which /v1/models shows context lengths shorter than they are, where they are longer than this.

@@ -4,6 +4,7 @@
 //! worth is known: at most the time to read, at the home, what the index does not say it holds, and at most the time to
 //! read at the cheapest other replica what that does not hold. Beyond that load going there is cheaper even if the home
 //! holds all of the prompt. This is the *break point*; no hint overrides it, and what the index knows counts fully besides.
+//! For a short prompt it would lie below one other request at the home; a name that the client gave is worth that much.
 //!
 //! A name that nobody knows begins by *rendezvous*: the replica with the largest hash of (name, replica's name), among
 //! those that are as good as the best. Several routers agree on it, and a replica that comes or goes moves no names but
@@ -16,6 +17,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Prices that differ by less than this share are equal.
 const NEAR: f64 = 0.01;
+
+/// What a session that its client names may cost more at its home however short the prompt: one short request before it
+/// does not make a home overloaded, as two of a session at once often show.
+const PATIENCE_MS: f64 = 500.0;
 
 /// What names a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,12 +83,13 @@ pub fn weigh(
     let there = decision.ranked[at];
     let other = decision.ranked.iter().filter(|r| r.id != there.id);
     let Some(other) = other.min_by(|a, b| a.price.total().total_cmp(&b.price.total())) else { return decision };
-    let break_ms = there.price.prefill.min(other.price.prefill);
+    let floor = if hint.source == Source::Named { PATIENCE_MS } else { 0.0 };
+    let break_ms = there.price.prefill.min(other.price.prefill).max(floor);
     let is_held = decision.ranked[0].overlap >= request.blocks.max(1);
     let stays = at < ties
         || match params.policy {
             PolicyKind::Cost => there.price.total() - other.price.total() < break_ms,
-            PolicyKind::Affinity => !is_held && wins_with_all(there.id, request, candidates, params),
+            PolicyKind::Affinity => !is_held && wins_with_all(there.id, (request, hint.source), candidates, params),
             PolicyKind::Load | PolicyKind::RoundRobin => false,
         };
     if stays {
@@ -105,9 +111,23 @@ fn ties(ranked: &[Ranked], policy: PolicyKind) -> usize {
     ranked.iter().take_while(near).count()
 }
 
-/// Whether `home` would be first if it held all of the prompt.
-fn wins_with_all(home: ReplicaId, request: RouteRequest, candidates: &[Candidate], params: &Params) -> bool {
-    let whole = request.blocks.max(1);
+/// The least overlap whose credit outweighs a unit of load, as far as credit goes.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "capped, and not negative")]
+fn unit_in_blocks(params: &Params) -> u32 {
+    let cap = params.affinity.cap_blocks;
+    (params.affinity.alpha.min(f64::from(cap)) as u32 + 1).min(cap.max(1))
+}
+
+/// Whether `home` would be first if it held all of the prompt; for a session that its client names, of one long enough
+/// to be worth a unit of load.
+fn wins_with_all(
+    home: ReplicaId,
+    (request, source): (RouteRequest, Source),
+    candidates: &[Candidate],
+    params: &Params,
+) -> bool {
+    let floor = if source == Source::Named { unit_in_blocks(params) } else { 1 };
+    let whole = request.blocks.max(floor);
     let mode = params.flight.mode;
     let with_all = |c: &Candidate| match c.id == home {
         true => Candidate { overlap: whole, tail: 0.0, ..*c },
@@ -153,6 +173,27 @@ mod tests {
         let p = params(policy);
         let plain = select(TURN, fleet, &p).unwrap();
         weigh(plain, (hint, home.map(ReplicaId)), (TURN, fleet), &p, |id| u64::from(id.0))
+    }
+
+    #[test]
+    fn a_short_prompt_of_a_named_session_waits_for_one_other() {
+        let tokens = Tokens { prompt: 1000.0, ..TURN.tokens };
+        let short = RouteRequest { body_bytes: 4000, prompt_bytes: 4000, blocks: 2, tokens, ..TURN };
+        let stays = |policy, source, busy: Candidate| {
+            let (p, fleet) = (params(policy), [candidate(0, 0, 0), busy]);
+            let plain = select(short, &fleet, &p).unwrap();
+            let hint = (Hint { source, ..NAMED }, Some(ReplicaId(1)));
+            weigh(plain, hint, (short, &fleet), &p, |id| u64::from(id.0)).ranked[0].id == ReplicaId(1)
+        };
+        let queued = |ms| Candidate { prospect: Prospect { queue_ms: ms, ..Prospect::IDLE }, ..candidate(1, 0, 1) };
+        for (source, ms, want) in
+            [(Source::Named, 300.0, true), (Source::Named, 900.0, false), (Source::Derived, 300.0, false)]
+        {
+            assert_eq!(stays(PolicyKind::Cost, source, queued(ms)), want, "{source:?} {ms}");
+        }
+        for (source, load, want) in [(Source::Named, 1, true), (Source::Named, 2, false), (Source::Derived, 1, false)] {
+            assert_eq!(stays(PolicyKind::Affinity, source, candidate(1, 0, load)), want, "{source:?} {load}");
+        }
     }
 
     #[test]

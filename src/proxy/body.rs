@@ -142,7 +142,6 @@ pub(super) async fn read(session: &mut Session, limits: ReadLimits) -> std::resu
         session.downstream_session.write_continue_response().await?;
         session.set_keepalive(keep);
     }
-    session.downstream_session.set_read_timeout(Some(limits.silence));
     let body = read_all(session, length, is_h2, limits).await?;
     if !body.is_empty() && session.downstream_session.get_retry_buffer().is_none() {
         reseat(session).await?;
@@ -187,6 +186,7 @@ async fn read_piece(session: &mut Session, past_buffer: bool) -> Result<Option<B
 /// body. Keep-alive survives, and so do bytes of a next request that were read along.
 async fn reseat(session: &mut Session) -> Result<()> {
     let keep = HttpPersistentSettings::for_session(&session.downstream_session);
+    let limits = (session.downstream_session.get_read_timeout(), session.downstream_session.get_write_timeout());
     let mut head = sentinel_head(session.req_header())?;
     // a session that is not to be kept would close its connection here
     session.set_keepalive(Some(0));
@@ -208,6 +208,8 @@ async fn reseat(session: &mut Session) -> Result<()> {
     *session.downstream_session = ServerSession::H1(fresh);
     session.downstream_session.read_request().await?;
     keep.apply_to_session(&mut session.downstream_session);
+    session.downstream_session.set_read_timeout(limits.0);
+    session.downstream_session.set_write_timeout(limits.1);
     session.downstream_session.enable_retry_buffering();
     session.downstream_session.read_request_body().await?;
     Ok(())

@@ -1,23 +1,37 @@
-//! The first bytes of a client's connection: HTTP/1 or HTTP/2 in clear text.
+//! The first bytes of a client's connection: HTTP/1 or HTTP/2 in clear text, and how long a head may take.
 //!
-//! Pingora can tell them apart itself, but waits for the 24 bytes of an HTTP/2 preface to do so, without a time limit: a
-//! connection that says nothing would stay for ever, and so would a short request. Three bytes are enough (no method
-//! begins with `PRI`), and a connection that does not send them in time is closed.
+//! Pingora can tell the versions apart itself, but waits for the 24 bytes of an HTTP/2 preface to do so, without a time
+//! limit: a connection that says nothing would stay for ever, and so would a short request. Three bytes are enough (no
+//! method begins with `PRI`), and a connection that does not send them in time is closed.
+//!
+//! Pingora's limit on a head is one on each read of it, so a client that sends a byte now and then would hold its
+//! connection for ever. The first head of a connection is therefore read here, as a whole, and handed to Pingora as bytes
+//! that were read before. Of later ones Pingora may hold the beginning already, so they are read by Pingora, and the
+//! connection is closed if their request has not begun in time.
 
 use super::Proxy;
+use super::request::CLIENT_IDLE;
+use crate::api::errors::{Dialect, ErrorKind};
 use async_trait::async_trait;
-use pingora_core::apps::{HttpServerOptions, ServerApp};
+use bytes::BytesMut;
+use memchr::memchr_iter;
+use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
 use pingora_core::protocols::Stream;
+use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::v1::server::HttpSession as SessionV1;
 use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::{HttpProxy, http_proxy};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout_at};
 
-/// How long a new connection may say nothing; the same as Pingora's limit on a head.
-const FIRST_BYTES: Duration = Duration::from_secs(60);
+/// What is reserved for a head, and the longest that Pingora takes.
+const HEAD: usize = 4 << 10;
+const LONGEST: usize = 1 << 20;
 /// How an HTTP/2 preface begins, and how long it is.
 const PREFACE: &[u8; 3] = b"PRI";
 const PREFACE_LENGTH: usize = 24;
@@ -32,6 +46,19 @@ pub struct Front {
     http1: Arc<HttpProxy<Proxy>>,
     http2: Arc<HttpProxy<Proxy>>,
     open_http2: Arc<AtomicUsize>,
+    /// How long a head may take.
+    patience: Duration,
+}
+
+tokio::task_local! {
+    /// Whether the head of the connection's request has been read.
+    static BEGUN: Arc<AtomicBool>;
+}
+
+/// Notes that the head of a request has been read.
+pub(super) fn request_begins() {
+    // not asked of HTTP/2, nor of a connection's first request
+    let _not_asked = BEGUN.try_with(|begun| begun.store(true, Relaxed));
 }
 
 impl Front {
@@ -45,20 +72,48 @@ impl Front {
         let mut h2 = default_h2_options();
         h2.initial_window_size(H2_STREAM_WINDOW).initial_connection_window_size(H2_CONNECTION_WINDOW);
         http2.h2_options = Some(h2);
-        Front { http1: Arc::new(http_proxy(conf, proxy.clone())), http2: Arc::new(http2), open_http2 }
+        let http1 = Arc::new(http_proxy(conf, proxy.clone()));
+        Front { http1, http2: Arc::new(http2), open_http2, patience: proxy.settings.phases.client_header }
+    }
+
+    /// As Pingora does it, but for the time that heads may take.
+    async fn serve_http1(&self, mut stream: Stream, deadline: Instant, shutdown: &ShutdownWatch) {
+        let mut head = BytesMut::with_capacity(HEAD);
+        if timeout_at(deadline, read_head(&mut stream, &mut head)).await.is_err() {
+            return refuse(stream, !head.is_empty()).await;
+        }
+        let mut first = SessionV1::new(stream);
+        first.set_pipelined_prefix(head);
+        let mut next = self.http1.process_new_http(ServerSession::H1(first), shutdown).await;
+        let begun = Arc::new(AtomicBool::new(false));
+        while let Some((stream, settings)) = next.map(ReusedHttpStream::consume) {
+            let mut session = ServerSession::new_http1(stream);
+            if let Some(settings) = settings {
+                settings.apply_to_session(&mut session);
+            }
+            begun.store(false, Relaxed);
+            let request = BEGUN.scope(begun.clone(), self.http1.process_new_http(session, shutdown));
+            tokio::pin!(request);
+            next = match tokio::time::timeout(CLIENT_IDLE + self.patience, &mut request).await {
+                Ok(next) => next,
+                Err(_) if begun.load(Relaxed) => request.await,
+                Err(_) => None,
+            };
+        }
     }
 }
 
 #[async_trait]
 impl ServerApp for Front {
     async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        let peeked = tokio::time::timeout(FIRST_BYTES, is_http2(&mut stream)).await;
+        let deadline = Instant::now() + self.patience;
+        let peeked = timeout_at(deadline, is_http2(&mut stream)).await;
         if peeked.ok()?? {
             let _open = OpenConnection::new(&self.open_http2);
-            self.http2.process_new(stream, shutdown).await
-        } else {
-            self.http1.process_new(stream, shutdown).await
+            return self.http2.process_new(stream, shutdown).await;
         }
+        self.serve_http1(stream, deadline, shutdown).await;
+        None
     }
 
     async fn cleanup(&self) {
@@ -77,6 +132,44 @@ async fn is_http2(stream: &mut Stream) -> Option<bool> {
     stream.try_peek(&mut [0; PREFACE_LENGTH]).await.ok()
 }
 
+/// Reads until a head is whole, or cannot become one: the connection has ended, or it is longer than Pingora takes.
+async fn read_head(stream: &mut Stream, head: &mut BytesMut) {
+    let mut searched = 0;
+    while !ends(head, &mut searched) && head.len() <= LONGEST {
+        if !matches!(stream.read_buf(head).await, Ok(1..)) {
+            return;
+        }
+    }
+}
+
+/// Whether a head has its empty line; lines before the first one may be empty (RFC 9112, section 2.2). What was searched
+/// is not searched again.
+fn ends(head: &[u8], searched: &mut usize) -> bool {
+    let start = head.iter().position(|c| !matches!(c, b'\r' | b'\n')).unwrap_or(head.len());
+    let from = start.max(searched.saturating_sub(2));
+    *searched = head.len();
+    memchr_iter(b'\n', &head[from..]).any(|n| matches!(head[from + n + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))
+}
+
+/// Ends a connection whose head did not come in time; one that has said nothing is told nothing.
+async fn refuse(mut stream: Stream, is_begun: bool) {
+    if is_begun {
+        let kind = ErrorKind::HeadTimeout;
+        let body = kind.body(Dialect::OpenAi);
+        let answer = format!(
+            "HTTP/1.1 {} Request Timeout\r\ncontent-type: application/json\r\nx-ramjet-error: {}\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n{body}",
+            kind.status(),
+            kind.code(),
+            body.len(),
+        );
+        // it fits the socket's buffer; a client that has left misses nothing
+        let _unsent = stream.write_all(answer.as_bytes()).await;
+        let _unsent = stream.flush().await;
+    }
+    let _gone_already = stream.shutdown().await;
+}
+
 /// Counts an open HTTP/2 connection, whose last bytes may still be on their way when its last request has ended.
 struct OpenConnection(Arc<AtomicUsize>);
 
@@ -90,5 +183,30 @@ impl OpenConnection {
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_ends_with_its_empty_line_in_whatever_pieces_it_comes() {
+        for (text, end) in [
+            ("GET / HTTP/1.1\r\nhost: x\r\n\r\n", 27),
+            ("GET / HTTP/1.1\nhost: x\n\nbody", 24),
+            ("\r\n\r\nGET / HTTP/1.1\r\n\r\n", 22),
+            ("GET / HTTP/1.1\r\nhost: x\r\n", usize::MAX),
+            ("\r\n\r\n\r\n\n\n", usize::MAX),
+            ("GET /\r\r\n", usize::MAX),
+        ] {
+            for step in 1..text.len() + 1 {
+                let mut searched = 0;
+                let sizes = (1..=text.len()).filter(|n| n % step == 0 || *n == text.len());
+                let found = sizes.into_iter().find(|n| ends(&text.as_bytes()[..*n], &mut searched));
+                let want = (1..=text.len()).find(|n| *n >= end && (n % step == 0 || *n == text.len()));
+                assert_eq!(found, want, "{text:?} by {step}");
+            }
+        }
     }
 }

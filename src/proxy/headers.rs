@@ -1,10 +1,10 @@
-//! What changes in the head of an answer: fields that belong to one connection go no further, and a client of HTTP/1.0
-//! gets a body that it can read. Everything else is the engine's, redirects included: whoever put an engine's own
+//! What changes in heads. Of a request: offers of other protocols are declined, but for WebSocket. Of an answer: fields
+//! that belong to one connection go no further, and a client of HTTP/1.0 gets a body that it can read. Everything else is the engine's, redirects included: whoever put an engine's own
 //! address into one meant the client to see it.
 
-use http::Version;
 use http::header::{CONNECTION, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
-use pingora_http::ResponseHeader;
+use http::{Method, Version};
+use pingora_http::{RequestHeader, ResponseHeader};
 
 /// Fields of one connection besides `Transfer-Encoding`, which frames the body and is Pingora's business
 /// (RFC 9110, section 7.6.1).
@@ -34,6 +34,45 @@ pub(super) fn drop_hop_by_hop(response: &mut ResponseHeader) {
     }
 }
 
+/// Whether a request asks for a WebSocket, which is passed through.
+pub(super) fn wants_websocket(request: &RequestHeader) -> bool {
+    let offered = request.headers.get_all(UPGRADE).iter().flat_map(|value| value.as_bytes().split(|c| *c == b','));
+    request.method == Method::GET
+        && request.version == Version::HTTP_11
+        && offered.into_iter().any(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"websocket"))
+}
+
+/// Declines an offer to go on in another protocol (RFC 9110, section 7.8): Java clients offer HTTP/2 with every request,
+/// and an engine that takes them at their word loses the body.
+pub(super) fn decline_upgrade(request: &mut RequestHeader) {
+    request.remove_header(&UPGRADE);
+    request.remove_header("http2-settings");
+}
+
+/// What an upgraded connection is for: the model in the query, as OpenAI's realtime clients name it.
+pub(super) fn model_in_query(query: &str) -> Option<String> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix("model="))?;
+    let mut out = Vec::with_capacity(value.len());
+    let mut bytes = value.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digits = [bytes.next()?, bytes.next()?];
+                hex(digits)?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(out).ok().filter(|model| !model.is_empty())
+}
+
+/// The byte that two digits stand for.
+fn hex(digits: [u8; 2]) -> Option<u8> {
+    let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
+    u8::try_from(high? * 16 + low?).ok()
+}
+
 /// Without chunks, for clients that do not know them: the body then ends with the connection.
 pub(super) fn suit_version(response: &mut ResponseHeader, client: Version) {
     if client < Version::HTTP_11 {
@@ -44,6 +83,40 @@ pub(super) fn suit_version(response: &mut ResponseHeader, client: Version) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_websocket_is_asked_for_with_get_in_http_1_1() {
+        for (method, version, offer, wanted) in [
+            ("GET", Version::HTTP_11, "websocket", true),
+            ("GET", Version::HTTP_11, "h2c , WebSocket", true),
+            ("POST", Version::HTTP_11, "websocket", false),
+            ("GET", Version::HTTP_10, "websocket", false),
+            ("GET", Version::HTTP_11, "h2c", false),
+            ("GET", Version::HTTP_11, "websockets", false),
+        ] {
+            let mut request = RequestHeader::build(method, b"/", None).unwrap();
+            request.set_version(version);
+            request.insert_header(UPGRADE, offer).unwrap();
+            assert_eq!(wants_websocket(&request), wanted, "{method} {version:?} {offer}");
+            decline_upgrade(&mut request);
+            assert!(request.headers.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_query_names_a_model() {
+        for (query, model) in [
+            ("model=m", Some("m")),
+            ("a=model=x&model=org%2Fm+1%20b", Some("org/m 1 b")),
+            ("model=", None),
+            ("model=%f", None),
+            ("model=%+1", None),
+            ("model=%ff", None),
+            ("models=m", None),
+        ] {
+            assert_eq!(model_in_query(query).as_deref(), model, "{query}");
+        }
+    }
 
     #[test]
     fn fields_of_the_engines_connection_go_no_further() {

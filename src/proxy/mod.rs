@@ -40,6 +40,7 @@ pub use peer::keepalive;
 pub use prepare::{PromptShape, prepare};
 pub use queue::PriorityRules;
 
+use crate::api::compat::Compat;
 use crate::api::model::Aliases;
 use crate::engine::search::ModelSearch;
 use crate::fleet::router::Router;
@@ -65,8 +66,12 @@ pub struct Phases {
     pub silence: Duration,
     /// The same where an answer is not streamed.
     pub first_byte: Duration,
+    /// From the beginning of a connection to the end of its first head, and between two heads besides the idle time.
+    pub client_header: Duration,
     /// Silence of a client that is sending a body.
     pub client_body: Duration,
+    /// A client's not reading of its answer.
+    pub client_write: Duration,
     /// How long an idle connection to a replica is kept.
     pub pool_idle: Duration,
     /// Idle time before TCP keepalive probes.
@@ -86,8 +91,8 @@ pub struct Settings {
     pub queue_wait: Duration,
     /// Which requests go first when not all can.
     pub priority: PriorityRules,
-    /// Token limits above this are taken out of requests.
-    pub strip_max_tokens_over: Option<u64>,
+    /// What is changed in requests.
+    pub compat: Compat,
     /// Whether a reservation shrinks at the first generated token.
     pub phase_aware: bool,
     /// How often and when an attempt is repeated.
@@ -152,6 +157,7 @@ impl ProxyHttp for Proxy {
     type CTX = Context;
 
     fn new_ctx(&self) -> Context {
+        front::request_begins();
         Context::new(self.ids.next(), self.metrics.enter())
     }
 

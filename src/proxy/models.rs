@@ -9,6 +9,7 @@ use crate::api::catalogue::{self, merged};
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
 use crate::api::model::Form;
+use bytes::Bytes;
 use http::Method;
 use http::header::CONTENT_TYPE;
 use pingora_error::Result;
@@ -52,13 +53,16 @@ impl Proxy {
 
     /// Puts the model in place of its alias.
     pub(super) fn resolve_alias(&self, head: &RequestHeader, ctx: &mut Context) {
-        // an engine takes what it understands for JSON whatever the client calls it
-        let form = form_of(head).or(ctx.endpoint.is_read().then_some(Form::Json));
-        if let (Some(body), Some(form)) = (ctx.body.held(), form)
-            && let Some(resolved) = self.rules.aliases.resolve(form, body)
-        {
+        if let Some(resolved) = ctx.body.held().and_then(|body| self.without_alias(head, body, ctx.endpoint)) {
             ctx.body = Body::Held(resolved);
         }
+    }
+
+    /// The body with the model in place of its alias, if it names one.
+    pub(super) fn without_alias(&self, head: &RequestHeader, body: &Bytes, endpoint: Endpoint) -> Option<Bytes> {
+        // an engine takes what it understands for JSON whatever the client calls it
+        let form = form_of(head).or(endpoint.is_read().then_some(Form::Json))?;
+        self.rules.aliases.resolve(form, body)
     }
 
     /// Refuses a request for a model that no replica serves, after another look at the engines.

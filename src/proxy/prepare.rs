@@ -1,7 +1,7 @@
 //! From a body to what routing goes by: fingerprints, model, and the edited body where a rule applies. Pure.
 
 use crate::api::canonical;
-use crate::api::edit::strip_token_limits;
+use crate::api::compat::{self, Compat};
 use crate::api::endpoint::Endpoint;
 use crate::api::request::{self, Request};
 use crate::fleet::pins::id_key;
@@ -32,8 +32,8 @@ pub struct Prepared {
     pub prompt_bytes: u64,
     /// The prompt begins with what an engine keeps: it has no fingerprints, and what the body holds is its end.
     pub is_hidden: bool,
-    /// The response that it continues, as [`id_key`] has it.
-    pub previous: Option<u64>,
+    /// What an engine keeps that it names, the response that it continues or its file, as [`id_key`] has it.
+    pub names: Option<u64>,
     /// The conversation that it belongs to, as far as its turns so far tell; see [`canonical::anchor`].
     pub anchor: Option<u64>,
     /// The client's own word for its session (`prompt_cache_key`); see [`session_key`].
@@ -56,27 +56,30 @@ pub(super) fn session_key(name: &[u8]) -> u64 {
 }
 
 /// Reads a body. One that cannot be understood gives nothing: it is routed by load and forwarded as it came.
-pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, strip_over: Option<u64>) -> Prepared {
-    let Ok(request) = request::read(body) else { return Prepared::default() };
+pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, rules: Compat) -> Prepared {
+    let Ok(mut request) = request::read(body) else { return Prepared::default() };
+    let edited = compat::suit(endpoint, body, &mut request, rules);
     let is_hidden = endpoint == Endpoint::Responses && canonical::is_hidden(&request);
     let prints = if is_hidden { None } else { fingerprints(endpoint, &request, shape) };
-    let previous = request.previous_response_id.filter(|_| endpoint == Endpoint::Responses);
+    let names = match endpoint {
+        Endpoint::Responses => request.previous_response_id,
+        Endpoint::Batches => request.input_file_id,
+        _ => None,
+    };
     let hint = request.prompt_cache_key.filter(|key| endpoint.is_inference() && !key.raw.is_empty());
-    // elsewhere a limit is not optional, or is clamped by engines themselves
-    let strips = matches!(endpoint, Endpoint::Chat | Endpoint::Completions);
     Prepared {
         prompt_bytes: prints.as_ref().map_or(0, |p| if p.is_cut { body.len() as u64 } else { p.bytes }),
         ends: prints.as_ref().map(|p| p.ends).unwrap_or_default(),
         chain: prints.map(|p| p.prints.into()),
         is_hidden,
-        previous: previous.map(|id| id_key(&id.bytes(), shape.secret)),
+        names: names.map(|id| id_key(&id.bytes(), shape.secret)),
         anchor: canonical::anchor(endpoint, &request, shape.secret),
         hint: hint.map(|key| session_key(&key.bytes())),
         streams: request.stream,
         is_single: !request.is_many,
         is_stateless: request.is_stateless,
         model: request.model.map(|m| m.text()),
-        edited: strip_over.filter(|_| strips).and_then(|over| strip_token_limits(body, &request.limits, over)),
+        edited,
     }
 }
 
@@ -94,21 +97,28 @@ fn fingerprints(endpoint: Endpoint, request: &Request<'_>, shape: &PromptShape) 
 }
 
 #[cfg(test)]
+mod arbitrary;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     const SHAPE: PromptShape = PromptShape { secret: 1, block_bytes: 256, max_prefix_bytes: 1 << 20 };
 
+    fn over(limit: u64) -> Compat {
+        Compat { strip_max_tokens_over: Some(limit), ..Compat::default() }
+    }
+
     #[test]
     fn what_cannot_be_read_gives_nothing_and_changes_nothing() {
         for body in ["", "[1]", "{\"model\":", "hello"] {
-            let p = prepare(Endpoint::Chat, &Bytes::copy_from_slice(body.as_bytes()), &SHAPE, Some(1));
+            let p = prepare(Endpoint::Chat, &Bytes::copy_from_slice(body.as_bytes()), &SHAPE, over(1));
             assert!(p.chain.is_none() && p.model.is_none() && p.edited.is_none(), "{body}");
         }
     }
 
     fn of(endpoint: Endpoint, body: &str) -> Prepared {
-        prepare(endpoint, &Bytes::copy_from_slice(body.as_bytes()), &SHAPE, Some(100))
+        prepare(endpoint, &Bytes::copy_from_slice(body.as_bytes()), &SHAPE, over(100))
     }
 
     #[test]
@@ -117,22 +127,29 @@ mod tests {
         let body = format!(r#"{{"model":"m","input":"{input}","previous_response_id":"resp_\u0031","store":false}}"#);
         let hidden = of(Endpoint::Responses, &body);
         assert!(hidden.is_hidden && hidden.chain.is_none() && hidden.is_stateless);
-        assert_eq!((hidden.previous, hidden.prompt_bytes), (Some(id_key(b"resp_1", SHAPE.secret)), 0));
+        assert_eq!((hidden.names, hidden.prompt_bytes), (Some(id_key(b"resp_1", SHAPE.secret)), 0));
         let whole = of(Endpoint::Responses, &body.replace("previous_response_id", "unknown"));
-        assert!(!whole.is_hidden && whole.previous.is_none());
+        assert!(!whole.is_hidden && whole.names.is_none());
         assert_eq!(whole.chain.map(|c| c.len()), Some(7));
         // other APIs have no such member
         let chat = of(Endpoint::Chat, r#"{"messages":[],"previous_response_id":"resp_1"}"#);
-        assert!(!chat.is_hidden && chat.previous.is_none());
+        assert!(!chat.is_hidden && chat.names.is_none());
+    }
+
+    #[test]
+    fn a_batch_names_its_file() {
+        let body = r#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions"}"#;
+        assert_eq!(of(Endpoint::Batches, body).names, Some(id_key(b"file-1", SHAPE.secret)));
+        assert_eq!(of(Endpoint::Chat, body).names, None);
     }
 
     #[test]
     fn the_clients_own_word_is_the_same_in_every_process() {
         let body = |key: &str| Bytes::from(format!(r#"{{"messages":[],"prompt_cache_key":{key}}}"#));
         let other = PromptShape { secret: 2, ..SHAPE };
-        let hint = |key: &str| prepare(Endpoint::Chat, &body(key), &SHAPE, None).hint;
+        let hint = |key: &str| prepare(Endpoint::Chat, &body(key), &SHAPE, Compat::default()).hint;
         assert!(hint(r#""a""#).is_some() && hint(r#""a""#) == hint(r#""\u0061""#) && hint(r#""a""#) != hint(r#""b""#));
-        assert_eq!(hint(r#""a""#), prepare(Endpoint::Chat, &body(r#""a""#), &other, None).hint);
+        assert_eq!(hint(r#""a""#), prepare(Endpoint::Chat, &body(r#""a""#), &other, Compat::default()).hint);
         assert_eq!((hint(r#""""#), hint("7"), hint("null")), (None, None, None));
     }
 
@@ -159,7 +176,7 @@ mod tests {
         let content = "x".repeat(2000);
         let plain = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{content}"}}]}}"#);
         let capped = plain.replacen('{', r#"{"max_tokens":900,"#, 1);
-        let of = |body: &str| prepare(Endpoint::Chat, &Bytes::copy_from_slice(body.as_bytes()), &SHAPE, Some(100));
+        let of = |body: &str| prepare(Endpoint::Chat, &Bytes::copy_from_slice(body.as_bytes()), &SHAPE, over(100));
         let (a, b) = (of(&plain), of(&capped));
         assert_eq!(a.chain, b.chain);
         assert_eq!(a.chain.map(|c| c.len()), Some(7));

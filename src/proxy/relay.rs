@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{StatusCode, Version};
 use pingora_error::Result;
-use pingora_http::ResponseHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 use std::time::{Duration, Instant};
 
@@ -70,13 +70,23 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
             (true, false) => Reader::Stream(Box::default()),
             (true, true) => Reader::Stream(Box::new(StreamReader::with_id())),
             (false, false) => Reader::Whole(WholeReader::default()),
-            (false, true) => Reader::Whole(WholeReader::with_id()),
+            (false, true) => Reader::Whole(WholeReader::with_ids(&["id"])),
         };
+    }
+    if ctx.relay.good && tells_ids(session.req_header(), response, ctx.endpoint) {
+        ctx.relay.reader = Reader::Whole(WholeReader::with_ids(&["id", "output_file_id", "error_file_id"]));
     }
     if let (false, Some(attempt)) = (matches!(ctx.relay.reader, Reader::Stream(_)), &mut ctx.attempt) {
         attempt.reservation.shows_no_token();
     }
     Ok(())
+}
+
+/// Whether an answer describes a file or a batch; the content of a file describes nothing, though it may look alike.
+fn tells_ids(request: &RequestHeader, response: &ResponseHeader, endpoint: Endpoint) -> bool {
+    let is_json = response.headers.get(CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
+    let is_content = request.uri.path().trim_end_matches('/').ends_with("/content");
+    endpoint.names_kept() && is_json && !is_content && !response.headers.contains_key(CONTENT_ENCODING)
 }
 
 /// Whether a head is the answer: not an interim one, but the switch to another protocol is.
@@ -115,8 +125,8 @@ impl Proxy {
                 reader.push(piece);
                 if end {
                     ctx.relay.usage = reader.usage();
-                    let id = reader.id();
-                    self.remember(id, ctx);
+                    let ids = reader.ids();
+                    self.remember(ids, ctx);
                 }
                 if !piece.is_empty() {
                     self.heard(ctx);
@@ -145,9 +155,10 @@ impl Proxy {
         }
     }
 
-    /// An answer that its replica keeps has told its id.
-    fn remember(&self, id: Option<Vec<u8>>, ctx: &Context) {
-        if let (Some(id), Some(attempt)) = (id, &ctx.attempt) {
+    /// An answer has told the ids of what its replica keeps.
+    fn remember(&self, ids: impl IntoIterator<Item = Vec<u8>>, ctx: &Context) {
+        let Some(attempt) = &ctx.attempt else { return };
+        for id in ids {
             let key = id_key(&id, self.settings.shape.secret);
             self.router.fleet().pins().remember(key, attempt.reservation.replica().id);
         }

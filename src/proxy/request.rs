@@ -1,29 +1,38 @@
 //! `request_filter`: ramjet's own endpoints, then the body, then what it says.
 
-use super::body::{BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
+use super::body::{Body, BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
 use super::cors::is_preflight;
+use super::headers::{decline_upgrade, model_in_query, wants_websocket};
 use super::models::form_of;
 use super::prepare::{prepare, session_key};
-use super::{Proxy, body, respond};
-use crate::api::endpoint::{Endpoint, stored_response};
+use super::{Proxy, respond};
+use crate::api::encoding::{Coding, Unread};
+use crate::api::endpoint::{Endpoint, kept};
 use crate::api::errors::ErrorKind;
 use crate::api::model::Form;
 use crate::fleet::pins::id_key;
 use crate::types::ReplicaId;
 use bytes::Bytes;
+use http::header::CONTENT_ENCODING;
+use http::{HeaderValue, Version};
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::sync::Semaphore;
 
-/// Seconds that an idle client connection is kept; Pingora's default is for ever.
-const CLIENT_KEEPALIVE: u64 = 75;
+/// How long an idle client connection is kept; Pingora's default is for ever.
+pub(super) const CLIENT_IDLE: Duration = Duration::from_secs(75);
+/// How many bodies are decoded at one time.
+static DECODERS: Semaphore = Semaphore::const_new(4);
 
 impl Proxy {
     /// Whether the request was answered here.
     pub(super) async fn on_request(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
         self.keep_connection(session);
+        self.limit_silence(session);
         let head = session.req_header();
         ctx.endpoint = Endpoint::of(head.method.as_str(), head.uri.path());
         if let Some(cors) = &self.rules.cors {
@@ -56,7 +65,11 @@ impl Proxy {
             }
         }
         let head = session.req_header();
-        if let Some(id) = stored_response(head.method.as_str(), head.uri.path()) {
+        if wants_websocket(head) {
+            let named = head.uri.query().and_then(model_in_query);
+            ctx.prompt.model = named.filter(|model| self.router.fleet().serves(model));
+        }
+        if let Some(id) = kept(head.method.as_str(), head.uri.path()) {
             ctx.prompt.pinned = self.holder(id_key(id.as_bytes(), self.settings.shape.secret));
         }
         Ok(false)
@@ -64,7 +77,7 @@ impl Proxy {
 
     /// A body that streams through has no announced length: it is weighed as it passes.
     pub(super) fn weigh(&self, piece: Option<&Bytes>, ctx: &mut Context) -> Result<()> {
-        if let (body::Body::Untouched, Some(piece)) = (&ctx.body, piece) {
+        if let (Body::Untouched, Some(piece)) = (&ctx.body, piece) {
             ctx.streamed = ctx.streamed.saturating_add(piece.len());
             if ctx.streamed > self.settings.max_body {
                 return refuse(ctx, ErrorKind::BodyTooLarge);
@@ -78,12 +91,28 @@ impl Proxy {
         match session.get_keepalive() {
             // a process that is going away lets its clients go between two requests, not in one
             Some(_) if self.draining.load(Relaxed) => session.set_keepalive(None),
-            Some(_) => session.set_keepalive(Some(CLIENT_KEEPALIVE)),
+            Some(_) => session.set_keepalive(Some(CLIENT_IDLE.as_secs())),
             None => {}
         }
         // a next request, or a stray line end, that arrives during an answer waits for its turn; the price is that
         // Pingora then reads no further, and the leaving of such a client is noticed only by writing to it
         session.downstream_session.set_pipelining_enabled(true);
+    }
+
+    /// How long the client may be silent while it sends, and not read while it is sent something.
+    fn limit_silence(&self, session: &mut Session) {
+        let is_websocket = wants_websocket(session.req_header());
+        if !is_websocket {
+            decline_upgrade(session.req_header_mut());
+        }
+        // a WebSocket ends when its engine has been silent for as long as any engine may; its client may listen only
+        let silence = Some(self.settings.phases.client_body).filter(|_| !is_websocket);
+        let is_old = session.req_header().version < Version::HTTP_11;
+        let connection = &mut session.downstream_session;
+        connection.set_read_timeout(silence);
+        connection.set_write_timeout(Some(self.settings.phases.client_write));
+        // informational answers came with HTTP/1.1; a client of HTTP/1.0 would take one for the answer
+        connection.set_ignore_info_resp(is_old);
     }
 
     async fn read_prompt(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
@@ -100,12 +129,20 @@ impl Proxy {
                 return refuse(ctx, kind);
             }
         };
-        let head = session.req_header();
-        self.resolve_alias(head, ctx);
-        self.understand(head, ctx);
-        if let Some(name) = self.session_name(head).filter(|_| ctx.endpoint.is_inference()) {
-            ctx.prompt.hint = Some(name);
+        let values = session.req_header().headers.get_all(CONTENT_ENCODING).iter();
+        match Coding::of(values.map(HeaderValue::as_bytes)) {
+            Ok(Some(coding)) => self.read_encoded(session, coding, ctx).await?,
+            Err(_unknown) => ctx.prompt.body_bytes = ctx.body.held().map_or(0, |body| body.len() as u64),
+            Ok(None) => {
+                let head = session.req_header();
+                self.resolve_alias(head, ctx);
+                if let Some(edited) = ctx.body.held().cloned().and_then(|body| self.understand(head, &body, ctx)) {
+                    ctx.body = Body::Held(edited);
+                }
+            }
         }
+        let named = self.session_name(session.req_header()).filter(|_| ctx.endpoint.is_inference());
+        ctx.prompt.hint = named.or(ctx.prompt.hint);
         self.find_model(ctx).await
     }
 
@@ -116,9 +153,34 @@ impl Proxy {
         self.settings.session_headers.iter().find_map(value).map(|value| session_key(value.as_bytes()))
     }
 
-    fn understand(&self, head: &RequestHeader, ctx: &mut Context) {
-        let Some(bytes) = ctx.body.held() else { return };
-        let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.strip_max_tokens_over);
+    /// A body that came compressed is read decoded and goes on as it came, with one exception: an alias must be
+    /// replaced, or no engine knows the model, so that body goes on as plain JSON, and all rules apply to it.
+    async fn read_encoded(&self, session: &mut Session, coding: Coding, ctx: &mut Context) -> Result<()> {
+        let Some(body) = ctx.body.held().cloned() else { return Ok(()) };
+        ctx.prompt.body_bytes = body.len() as u64;
+        // held until the decoded text is gone: what is decoded at one time is bounded
+        let Ok(_turn) = DECODERS.acquire().await else { return Ok(()) };
+        let limit = self.settings.max_body;
+        let decoded = tokio::task::spawn_blocking(move || coding.decode(&body, limit)).await;
+        let plain = match decoded {
+            Ok(Ok(plain)) => Bytes::from(plain),
+            Ok(Err(Unread::TooLarge)) => return refuse(ctx, ErrorKind::BodyTooLarge),
+            _ => return Ok(()),
+        };
+        let head = session.req_header();
+        match self.without_alias(head, &plain, ctx.endpoint) {
+            Some(named) => {
+                ctx.body = Body::Held(self.understand(head, &named, ctx).unwrap_or(named));
+                session.req_header_mut().remove_header(&CONTENT_ENCODING);
+            }
+            None => drop(self.understand(head, &plain, ctx)),
+        }
+        Ok(())
+    }
+
+    /// Takes from a body what routing goes by; the body to send in its place, where a rule applies.
+    fn understand(&self, head: &RequestHeader, bytes: &Bytes, ctx: &mut Context) -> Option<Bytes> {
+        let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.compat);
         ctx.prompt = PromptFacts {
             chain: prepared.chain,
             ends: prepared.ends,
@@ -130,15 +192,12 @@ impl Proxy {
             streams: prepared.streams,
             is_single: prepared.is_single,
             is_stateless: prepared.is_stateless,
-            pinned: prepared.previous.and_then(|key| self.holder(key)),
+            pinned: prepared.names.and_then(|key| self.holder(key)),
         };
-        if let Some(edited) = prepared.edited {
-            ctx.body = body::Body::Held(edited);
+        if let (None, Some(form @ Form::Multipart(_))) = (&ctx.prompt.model, form_of(head)) {
+            ctx.prompt.model = form.model(bytes).map(|named| named.name);
         }
-        if let (None, Some(form @ Form::Multipart(_)), Some(body)) = (&ctx.prompt.model, form_of(head), ctx.body.held())
-        {
-            ctx.prompt.model = form.model(body).map(|named| named.name);
-        }
+        prepared.edited
     }
 
     /// The replica that gave out an id.

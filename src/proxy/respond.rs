@@ -93,6 +93,7 @@ fn kind_of(e: &Error, ctx: &Context) -> Option<ErrorKind> {
             ErrorSource::Downstream,
             ErrorType::InvalidHTTPHeader | ErrorType::Custom(INVALID_CHUNK) | ErrorType::HTTPStatus(_),
         ) => Some(ErrorKind::BadRequest),
+        (ErrorSource::Downstream, ErrorType::ReadTimedout) => Some(ErrorKind::BodyTimeout),
         (ErrorSource::Downstream, _) => None,
         (ErrorSource::Upstream, ErrorType::ReadTimedout | ErrorType::WriteTimedout) => Some(ErrorKind::UpstreamTimeout),
         (ErrorSource::Upstream, ErrorType::InvalidHTTPHeader) => Some(ErrorKind::UpstreamUnreadable),

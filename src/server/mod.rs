@@ -4,6 +4,7 @@ mod health;
 mod lifecycle;
 
 use crate::admin::{Access, Admin};
+use crate::api::compat::Compat;
 use crate::api::model::Aliases;
 use crate::api::sha256::{Digest, sha256};
 use crate::cli::Cli;
@@ -217,14 +218,20 @@ fn settings(config: &Config) -> Settings {
         max_body: config.limits.body,
         queue_wait: config.limits.queue.wait,
         priority: priority(config),
-        strip_max_tokens_over: config.compat.strip_max_tokens_over.map(u64::from),
+        compat: Compat {
+            strip_max_tokens_over: config.compat.strip_max_tokens_over.map(u64::from),
+            flatten_text_parts: config.compat.flatten_text_parts,
+            drop_unknown_reasoning_effort: config.compat.drop_unknown_reasoning_effort,
+        },
         phase_aware: config.routing.affinity.phase_aware,
         retry: Limits { attempts: config.retry.attempts, replay_lost: config.retry.replay_lost },
         phases: Phases {
             connect: timeouts.connect,
             silence: timeouts.first_byte.max(timeouts.idle_read),
             first_byte: timeouts.first_byte,
+            client_header: timeouts.client_header,
             client_body: timeouts.client_body,
+            client_write: timeouts.client_write,
             pool_idle: timeouts.pool_idle,
             tcp_keepalive: timeouts.tcp_keepalive,
         },

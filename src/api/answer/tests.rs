@@ -1,6 +1,7 @@
 //! What must and what must not be read from an answer.
 
 use super::*;
+use proptest::prelude::*;
 
 fn state_after(events: &[&str]) -> StreamState {
     states(events).pop().unwrap_or_default()
@@ -232,7 +233,7 @@ fn the_id_of_an_answer_is_found_once_and_only_where_it_is_wanted() {
 
     let id_of = |body: &str, mut reader: WholeReader| {
         body.as_bytes().chunks(1000).for_each(|piece| reader.push(piece));
-        reader.id().map(|id| String::from_utf8(id).unwrap())
+        reader.ids().pop().map(|id| String::from_utf8(id).unwrap())
     };
     let filling = "x".repeat(2 * MAX_WHOLE);
     for (body, id) in [
@@ -243,7 +244,53 @@ fn the_id_of_an_answer_is_found_once_and_only_where_it_is_wanted() {
         (r#"{"id":7}"#.to_owned(), None),
         ("[".to_owned(), None),
     ] {
-        assert_eq!(id_of(&body, WholeReader::with_id()).as_deref(), id);
+        assert_eq!(id_of(&body, WholeReader::with_ids(&["id"])).as_deref(), id);
         assert_eq!(id_of(&body, WholeReader::default()), None);
+    }
+}
+
+#[test]
+fn a_batch_tells_of_its_files() {
+    let mut reader = WholeReader::with_ids(&["id", "output_file_id", "error_file_id"]);
+    reader.push(br#"{"id":"batch-1","input_file_id":"f-0","output_file_id":"f-1","error_file_id":null,"#);
+    reader.push(br#""errors":{"id":"x"}}"#);
+    assert_eq!(reader.ids(), [b"batch-1".to_vec(), b"f-1".to_vec()]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever a stream holds, it is read the same however it is cut.
+    #[test]
+    fn the_cut_of_a_stream_does_not_matter(
+        lines in prop::collection::vec(prop_oneof![
+            "(data|event)?:? ?[ -~]{0,30}",
+            Just("data: [DONE]".to_owned()),
+            Just("data: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}]}".to_owned()),
+            Just("data: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}".to_owned()),
+            Just("data: {\"error\":{}}".to_owned()),
+            Just("data: {\"type\":\"response.created\",\"response\":{\"id\":\"r\"}}".to_owned()),
+        ], 0..10),
+        ends in prop::collection::vec(prop::sample::select(&["\n", "\r\n", "\r", "\n\n", "\r\r\n\n"][..]), 10),
+        noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
+        let mut text: Vec<u8> = lines.iter().zip(&ends).flat_map(|(line, end)| [line.as_bytes(), end.as_bytes()].concat()).collect();
+        for (at, byte) in noise {
+            if !text.is_empty() {
+                let at = at.index(text.len());
+                text[at] = byte;
+            }
+        }
+        let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.index(text.len() + 1)).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        let (mut whole, mut cut) = (StreamReader::with_id(), StreamReader::with_id());
+        let mut state = StreamState::default();
+        for pair in cuts.windows(2) {
+            state = cut.push(&text[pair[0]..pair[1]]);
+        }
+        prop_assert_eq!(state, whole.push(&text));
+        prop_assert_eq!(cut.take_id(), whole.take_id());
     }
 }

@@ -34,6 +34,8 @@ struct Shared {
     /// The part that generation probes meet; a good answer if nothing is set.
     generates: Mutex<Option<String>>,
     generations: Mutex<Vec<(String, String)>>,
+    /// Bytes of floods that were taken.
+    flooded: AtomicU64,
     /// Wakes the plays that wait for a call.
     calls: Notify,
     /// What `/v1/models` answers; an empty list if nothing is set.
@@ -93,6 +95,11 @@ impl Engine {
     /// Generation probes seen so far: heads and bodies.
     pub(crate) fn generations(&self) -> Vec<(String, String)> {
         self.shared.generations.lock().unwrap().clone()
+    }
+
+    /// Bytes of floods that were taken so far.
+    pub(crate) fn flooded(&self) -> u64 {
+        self.shared.flooded.load(Relaxed)
     }
 
     /// Lets the requests go on that wait for a call.
@@ -170,7 +177,7 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
             let play = shared.generates.lock().unwrap().clone();
             let play = play.unwrap_or_else(|| "json={\"choices\":[{\"text\":\"x\"}]}".to_owned());
             shared.generations.lock().unwrap().push((head, String::from_utf8(body).unwrap()));
-            if !perform(&mut stream, &play).await {
+            if !perform(&mut stream, &play, &shared).await {
                 return;
             }
             continue;
@@ -188,7 +195,7 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
         if play.starts_with("on-call") {
             called.await;
         }
-        if !perform(&mut stream, &play).await {
+        if !perform(&mut stream, &play, &shared).await {
             shared.seen.lock().unwrap()[number].closed = Some(Instant::now());
             return;
         }
@@ -196,7 +203,7 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
 }
 
 /// Plays a part; whether the connection goes on.
-async fn perform(stream: &mut TcpStream, play: &str) -> bool {
+async fn perform(stream: &mut TcpStream, play: &str, shared: &Shared) -> bool {
     let (name, argument) = play.split_once('=').unwrap_or((play, ""));
     let done = match name {
         "" => answer(stream, 200, "", b"{\"ok\":true}").await,
@@ -243,6 +250,19 @@ async fn perform(stream: &mut TcpStream, play: &str) -> bool {
             let _unsent = stream.write_all(&chunk(TOKEN)).await;
             return false;
         }
+        // so many bytes, as fast as they are taken
+        "flood" => flood(stream, argument.parse().unwrap(), &shared.flooded).await,
+        // another protocol, in which everything comes back
+        "echo" => {
+            echo(stream).await;
+            return false;
+        }
+        // another protocol, in which the engine alone speaks
+        "speak" => {
+            let _unsent = stream.write_all(SWITCH).await;
+            repeat_bytes(stream, b"frame").await;
+            return false;
+        }
         other => panic!("no such play: {other}"),
     };
     done.is_ok()
@@ -274,6 +294,16 @@ async fn stream_text(stream: &mut TcpStream, text: &str) -> std::io::Result<()> 
     stream.write_all(b"0\r\n\r\n").await
 }
 
+async fn flood(stream: &mut TcpStream, size: usize, taken: &AtomicU64) -> std::io::Result<()> {
+    stream.write_all(SSE_HEAD.as_bytes()).await?;
+    let piece = vec![b'x'; 16 << 10];
+    for _ in 0..size / piece.len() {
+        stream.write_all(&[format!("{:x}\r\n", piece.len()).as_bytes(), &piece[..], b"\r\n"].concat()).await?;
+        taken.fetch_add(piece.len() as u64, Relaxed);
+    }
+    stream.write_all(b"0\r\n\r\n").await
+}
+
 /// A play's text with its line ends.
 fn unescaped(text: &str) -> String {
     text.replace("\\n", "\n").replace("\\r", "\r")
@@ -288,13 +318,30 @@ async fn wait_for_reader(stream: &mut TcpStream) {
 /// The same events every five milliseconds until the peer closes.
 async fn repeat(stream: &mut TcpStream, events: &str) {
     let _unsent = stream.write_all(SSE_HEAD.as_bytes()).await;
+    repeat_bytes(stream, &chunk(events)).await;
+}
+
+/// The same bytes every five milliseconds until the peer closes.
+async fn repeat_bytes(stream: &mut TcpStream, bytes: &[u8]) {
     let mut byte = [0];
     loop {
-        if stream.write_all(&chunk(events)).await.is_err() {
+        if stream.write_all(bytes).await.is_err() {
             return;
         }
         let pause = tokio::time::timeout(Duration::from_millis(5), stream.read(&mut byte));
         if let Ok(Ok(0) | Err(_)) = pause.await {
+            return;
+        }
+    }
+}
+
+const SWITCH: &[u8] = b"HTTP/1.1 101 X\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
+
+async fn echo(stream: &mut TcpStream) {
+    let _unsent = stream.write_all(SWITCH).await;
+    let mut buffer = vec![0; 4096];
+    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+        if stream.write_all(&buffer[..read]).await.is_err() {
             return;
         }
     }
