@@ -17,6 +17,8 @@ pub struct ClaimGuard {
     replica: ReplicaId,
     claim: Option<Claim>,
     belief: Belief,
+    /// Of the prompt.
+    tokens: f64,
     /// The end of the prompt and the turn that an answer makes of it, until there is one.
     turn: Option<(Place, Turn)>,
     /// The session that finds its home here.
@@ -29,7 +31,8 @@ impl ClaimGuard {
         let claimed = (!chain.is_empty()).then(|| fleet.residency.write().claim(chain, size, replica));
         let (claim, belief) = claimed.unzip();
         let turn = size.ends.own.map(|end| (end, Turn { replica, tokens: size.prompt }));
-        ClaimGuard { fleet: fleet.clone(), replica, claim, belief: belief.unwrap_or_default(), turn, session: None }
+        let (fleet, belief, tokens) = (fleet.clone(), belief.unwrap_or_default(), size.prompt);
+        ClaimGuard { fleet, replica, claim, belief, tokens, turn, session: None }
     }
 
     /// Remembers this replica as the home of `session`, once the prompt is read.
@@ -56,7 +59,7 @@ impl ClaimGuard {
     /// The engine has generated: the prompt is held.
     pub fn confirm(&mut self) {
         if let Some(session) = self.session.take() {
-            self.fleet.hints.remember(session.key, self.replica);
+            self.fleet.hints.remember(session.key, self.replica, self.tokens);
         }
         let (claim, turn) = (self.claim.take(), self.turn.take());
         if claim.is_none() && turn.is_none() {

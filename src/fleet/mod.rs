@@ -24,7 +24,7 @@ pub mod selection;
 use crate::api::catalogue::Catalogue;
 use crate::policy::cost::{Prospect, Tokens};
 use crate::policy::flight;
-use crate::policy::hint;
+use crate::policy::hint::{self, Hint};
 use crate::policy::lane::{self, Lane};
 use crate::policy::select::{Candidate, Decision, Params};
 use crate::policy::slow_start;
@@ -33,7 +33,7 @@ use crate::prefix::residency::{Belief, Residency, Served};
 use crate::prefix::turns::Turn;
 use crate::types::ReplicaId;
 use clock::Clock;
-use hints::Hints;
+use hints::{Hints, Last};
 use landing::Landings;
 use models::Models;
 use parking_lot::RwLock;
@@ -138,6 +138,11 @@ impl Fleet {
     /// Which replica holds what it gave an id to.
     pub fn pins(&self) -> &Pins {
         &self.pins
+    }
+
+    /// The last request of a session.
+    pub fn last_of(&self, session: Hint) -> Option<Last> {
+        self.hints.last(session.key)
     }
 
     /// A prompt in tokens: `bytes` canonical bytes of `model`.

@@ -289,6 +289,11 @@ impl LruModel {
 }
 
 impl Belief {
+    /// Leading tokens that were believed to be held, and those that once were.
+    pub fn tokens(&self) -> (f64, f64) {
+        (f64::from(self.held) * self.block, f64::from(self.known) * self.block)
+    }
+
     /// When the block at `depth` was last used: at which claim, and how many tokens were touched since, those of its
     /// own prompt that go before it not counted. `None` when somebody else may have used it.
     fn last_use(&self, depth: f64) -> Option<(Stamp, f64)> {

@@ -3,6 +3,7 @@
 use super::RequestIds;
 use super::body::Body;
 use super::cors::Permission;
+use super::explain::Choice;
 use super::rank::RankField;
 use super::relay::Relay;
 use crate::api::endpoint::Endpoint;
@@ -31,6 +32,7 @@ pub struct Context {
     pub(super) prompt: PromptFacts,
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
+    pub(super) choice: Choice,
     pub(super) relay: Relay,
     /// The name of the client's key.
     pub(super) key: Option<Arc<str>>,
@@ -86,7 +88,7 @@ impl PromptFacts {
     }
 
     /// The session of this model, as far as anything names it.
-    fn session(&self) -> Option<Hint> {
+    pub(super) fn session(&self) -> Option<Hint> {
         let named = self.hint.map(|key| (key, Source::Named));
         let (key, source) = named.or(self.anchor.map(|key| (key, Source::Derived)))?;
         let model = xxh3_64_with_seed(self.model.as_deref().unwrap_or_default().as_bytes(), source as u64);
@@ -111,6 +113,8 @@ pub(super) struct Attempt {
     pub(super) reservation: Reservation,
     pub(super) claim: ClaimGuard,
     pub(super) began: Instant,
+    /// Counts the request as one that has a replica.
+    pub(super) _placed: InflightGuard,
 }
 
 impl Context {
@@ -124,6 +128,7 @@ impl Context {
             prompt: PromptFacts::default(),
             route: None,
             attempt: None,
+            choice: Choice::default(),
             relay: Relay::default(),
             key: None,
             permission: Permission::default(),

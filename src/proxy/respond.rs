@@ -2,6 +2,7 @@
 
 use super::body::{INVALID_CHUNK, linger};
 use super::context::Context;
+use super::explain;
 use super::retry::has_answered;
 use crate::api::errors::{Dialect, ErrorKind};
 use crate::fleet::{Fleet, FleetHealth};
@@ -109,6 +110,9 @@ async fn error(session: &mut Session, kind: ErrorKind, ctx: &Context) -> Result<
     head.insert_header("x-ramjet-request-id", &ctx.id)?;
     if kind == ErrorKind::Unauthorized {
         head.insert_header(WWW_AUTHENTICATE, "Bearer realm=\"ramjet\"")?;
+    }
+    if let Some(told) = explain::header(session, ctx) {
+        head.insert_header(explain::TOLD, told)?;
     }
     ctx.permission.apply(&mut head)?;
     session.set_keepalive(None);

@@ -21,6 +21,7 @@ use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
 use crate::proxy::keepalive;
 use crate::proxy::{ClientKeys, ClientRules, Cors, Front, Phases, PromptShape, Proxy, Settings};
+use crate::telemetry::decisions::Decisions;
 use crate::telemetry::metrics::Metrics;
 use http::HeaderValue;
 use pingora_core::listeners::TcpSocketOptions;
@@ -70,6 +71,8 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
         check_addresses(config)?;
     }
     let metrics = Arc::new(Metrics::new()?);
+    let decisions = Arc::new(Decisions::default());
+    let seen = (metrics.clone(), decisions.clone());
     let fleet = Fleet::new(replicas(config)?, params(config), config.routing.index_memory);
     let fleet = Arc::new(fleet.under(rules(config)));
     let balancer = balancer(config, &fleet);
@@ -81,7 +84,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let router = Arc::new(Router::new(fleet.clone(), background.task()));
     let draining = Arc::new(AtomicBool::new(false));
     let proxy =
-        Proxy::new(router, metrics.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
+        Proxy::new(router, seen.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let api = api_service(&server, config, &proxy, open_http2.clone());
     let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone(), draining.clone()));

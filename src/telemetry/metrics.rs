@@ -3,16 +3,18 @@
 //! What requests count is counted as it happens; what the fleet is at the moment (up, in flight, load, index size) is
 //! read from the fleet when somebody scrapes, so the hot path pays nothing for it.
 
+use super::process;
 use super::registry::{Result, metrics};
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
 use crate::fleet::Fleet;
+use crate::policy::accounts::Accounts;
 use crate::policy::flight::Flight;
 use crate::policy::lane::Gate;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
 use prometheus::{Encoder, IntGauge, TextEncoder};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// From a warm prefix on an idle replica to a long prompt behind a queue: factors of about two.
 const TTFT: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 60.0, 180.0, 600.0];
@@ -44,6 +46,13 @@ metrics! {
         predicted_cached: counter("ramjet_predicted_cached_prompt_tokens_total",
             "Prompt tokens that were expected to be cached, of answers that reported how many were.");
         completion_tokens: counter("ramjet_completion_tokens_total", "Generated tokens, as engines reported them.");
+        uncached_tokens: counters("ramjet_uncached_prompt_tokens_total",
+            "Prompt tokens that engines read, of answers that reported how many were cached, by why: never seen (new), \
+             held by another replica (routing), no longer held (evicted), or of a session whose text changes near its \
+             head (volatile). What was held is believed, not known.", &["account"]);
+        saved_tokens: counter("ramjet_saved_prompt_tokens_estimate_total",
+            "An estimate: cached prompt tokens beyond those that replicas taking turns would have had on average, by what \
+             each was believed to hold; a request counts as at least 0.");
         unreported: counter("ramjet_cached_tokens_unreported_total",
             "Good inference answers that did not say how many prompt tokens were cached.");
         disconnects: counter("ramjet_client_disconnects_total", "Requests whose client left before the end.");
@@ -68,10 +77,20 @@ metrics! {
         fail_open: gauge("ramjet_route_fail_open", "1 while some requests find no healthy replica and all are tried.");
         index_bytes: gauge("ramjet_prefix_index_bytes", "Heap bytes of the prefix index.");
         index_blocks: gauge("ramjet_prefix_index_blocks", "Blocks in the prefix index.");
+        reservations: gauge("ramjet_reservations",
+            "Reservations held at replicas, by the replicas' own count. It stays at ramjet_requests_placed.");
+        placed: gauge("ramjet_requests_placed",
+            "Requests with a replica, by the requests' own count. It stays at ramjet_reservations.");
+        build: gauges("ramjet_build_info", "1; what runs here.", &["version"]);
+        started: float_gauge("process_start_time_seconds", "When the process began, in seconds since 1970.");
+        cpu: float_counter("process_cpu_seconds_total", "Processor time of the process, user and system.");
+        resident: gauge("process_resident_memory_bytes", "Resident memory of the process.");
+        open_fds: gauge("process_open_fds", "Open file descriptors of the process.");
+        max_fds: gauge("process_max_fds", "The most file descriptors that the process may have open.");
     }
 }
 
-/// A request in the in-flight gauge.
+/// A request in a gauge, for as long as it is held.
 pub struct InflightGuard(IntGauge);
 
 impl Drop for InflightGuard {
@@ -111,6 +130,11 @@ impl Metrics {
     }
 
     fn show_from_the_start(&self) {
+        self.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        self.started.set(SystemTime::UNIX_EPOCH.elapsed().map_or(0.0, |since| since.as_secs_f64()));
+        for (account, _) in Accounts::default().all() {
+            self.uncached_tokens.with_label_values(&[account]);
+        }
         for reason in Reason::ALL {
             self.decisions.with_label_values(&[reason.label()]);
         }
@@ -132,6 +156,20 @@ impl Metrics {
     pub fn enter(&self) -> InflightGuard {
         self.inflight.inc();
         InflightGuard(self.inflight.clone())
+    }
+
+    /// Counts a request that is about to get a replica; out when the guard goes.
+    pub fn placing(&self) -> InflightGuard {
+        self.placed.inc();
+        InflightGuard(self.placed.clone())
+    }
+
+    /// An answer reported its cached tokens: why the others had to be read, and an estimate of what was saved.
+    pub fn accounted(&self, accounts: Accounts, saved: u64) {
+        for (account, tokens) in accounts.all() {
+            self.uncached_tokens.with_label_values(&[account]).inc_by(tokens);
+        }
+        self.saved_tokens.inc_by(saved);
     }
 
     /// Requests being served.
@@ -227,9 +265,23 @@ impl Metrics {
         let (bytes, blocks) = fleet.index_size();
         self.index_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.index_blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
+        self.reservations.set(fleet.replicas().iter().map(|r| i64::from(r.inflight())).sum());
+        self.show_process();
         let mut out = Vec::with_capacity(16 << 10);
         TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
         Ok(out)
+    }
+}
+
+impl Metrics {
+    fn show_process(&self) {
+        let now = process::read();
+        self.cpu.inc_by((now.cpu_seconds - self.cpu.get()).max(0.0));
+        for (gauge, value) in
+            [(&self.resident, now.resident_bytes), (&self.open_fds, now.open_fds), (&self.max_fds, now.max_fds)]
+        {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
     }
 }
 
