@@ -1,30 +1,49 @@
 //! The admin listener: a second Pingora service, so that its socket is handed over on an upgrade like the first.
 //!
-//! What stands here is open to whoever reaches the listener: metrics and liveness. It listens on loopback unless told
-//! otherwise.
+//! Metrics and liveness are open to whoever reaches it. The rest names replicas: it is open on loopback, where the
+//! listener is bound unless told otherwise, and asks for a token elsewhere.
+
+mod explain;
+mod fleet;
+mod json;
+mod token;
+mod words;
+
+pub use token::Guard;
 
 use crate::fleet::{Fleet, FleetHealth};
+use crate::telemetry::decisions::{Decisions, Record};
 use crate::telemetry::metrics::Metrics;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
 use pingora_error::Result;
-use pingora_http::ResponseHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::SystemTime;
+use token::Refusal;
 
 /// Seconds that an idle scraper's connection is kept.
 const KEEPALIVE: u64 = 75;
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+/// Decisions that are listed unless somebody asks for another number.
+const LISTED: usize = 50;
+/// What is here, for who lost the way.
+const PLACES: &str = "not found; here are /metrics, /livez, /readyz, /api/fleet, /api/decisions and /api/explain/ID";
 
 /// The application behind the admin listener.
 pub struct Admin {
     fleet: Arc<Fleet>,
     metrics: Arc<Metrics>,
+    decisions: Arc<Decisions>,
     draining: Arc<AtomicBool>,
+    guard: Guard,
 }
 
 struct Answer {
@@ -33,43 +52,127 @@ struct Answer {
     body: Vec<u8>,
 }
 
-impl Admin {
-    /// An admin listener over `fleet` and `metrics`; `draining` is set when the process has begun to go away.
-    pub fn new(fleet: Arc<Fleet>, metrics: Arc<Metrics>, draining: Arc<AtomicBool>) -> Self {
-        Admin { fleet, metrics, draining }
+impl Answer {
+    fn plain(status: u16, text: &str) -> Answer {
+        Answer { status, kind: TEXT, body: format!("{text}\n").into_bytes() }
     }
 
-    fn answer(&self, method: &str, path: &str) -> Answer {
-        let plain = |status, text: &str| Answer { status, kind: "text/plain", body: format!("{text}\n").into_bytes() };
-        match (method, path) {
-            ("GET" | "HEAD", "/metrics") => match self.metrics.render(&self.fleet) {
-                Ok(body) => Answer { status: 200, kind: PROMETHEUS_TEXT, body },
-                Err(e) => plain(500, &e.to_string()),
+    fn json(body: String) -> Answer {
+        Answer { status: 200, kind: JSON, body: body.into_bytes() }
+    }
+
+    /// An error of the API, in the shape of all of ramjet's errors.
+    fn error(status: u16, message: &str) -> Answer {
+        let body = json::document(|o| o.object("error", Some(message), |o, message| o.text("message", message)));
+        Answer { status, kind: JSON, body: body.into_bytes() }
+    }
+}
+
+impl Admin {
+    /// An admin listener over what the other parameters hold; `draining` is set when the process has begun to go away.
+    pub fn new(
+        fleet: Arc<Fleet>,
+        (metrics, decisions): (Arc<Metrics>, Arc<Decisions>),
+        draining: Arc<AtomicBool>,
+        guard: Guard,
+    ) -> Self {
+        Admin { fleet, metrics, decisions, draining, guard }
+    }
+
+    fn answer(&self, head: &RequestHeader) -> Answer {
+        let is_read = matches!(head.method, http::Method::GET | http::Method::HEAD);
+        match head.uri.path() {
+            "/metrics" | "/livez" | "/readyz" if !is_read => Answer::plain(405, "only GET and HEAD are allowed here"),
+            "/metrics" => self.show_metrics(),
+            "/livez" => Answer::plain(200, "ok"),
+            "/readyz" => self.readiness(),
+            path => match path.strip_prefix("/api/") {
+                Some(rest) => self.api(head, rest, is_read),
+                None => Answer::plain(404, PLACES),
             },
-            ("GET" | "HEAD", "/livez") => plain(200, "ok"),
-            ("GET" | "HEAD", "/readyz") if self.draining.load(Relaxed) => plain(503, "draining"),
-            ("GET" | "HEAD", "/readyz") => match self.fleet.health() {
-                FleetHealth::Unhealthy => plain(503, "no replica is healthy"),
-                _ => plain(200, "ok"),
-            },
-            (_, "/metrics" | "/livez" | "/readyz") => plain(405, "only GET and HEAD are allowed here"),
-            _ => plain(404, "not found; here are /metrics, /livez and /readyz"),
         }
+    }
+
+    fn show_metrics(&self) -> Answer {
+        match self.metrics.render(&self.fleet) {
+            Ok(body) => Answer { status: 200, kind: PROMETHEUS_TEXT, body },
+            Err(e) => Answer::plain(500, &e.to_string()),
+        }
+    }
+
+    fn readiness(&self) -> Answer {
+        match self.fleet.health() {
+            _ if self.draining.load(Relaxed) => Answer::plain(503, "draining"),
+            FleetHealth::Unhealthy => Answer::plain(503, "no replica is healthy"),
+            _ => Answer::plain(200, "ok"),
+        }
+    }
+
+    /// What stands below `/api/`; replicas are named here.
+    fn api(&self, head: &RequestHeader, path: &str, is_read: bool) -> Answer {
+        match self.guard.admit(&head.headers) {
+            Ok(()) => {}
+            Err(Refusal::WrongToken) => return Answer::error(401, "the admin token is missing or wrong"),
+            Err(Refusal::NoToken) => {
+                return Answer::error(403, "set admin.token_env or admin.token_file: the listener is not on loopback");
+            }
+        }
+        let (place, id) = path.split_once('/').unwrap_or((path, ""));
+        match (place, id) {
+            ("fleet" | "decisions", "") | ("explain", _) if !is_read => Answer::error(405, "only GET is allowed here"),
+            ("fleet", "") => Answer::json(fleet::all(&self.fleet, &self.metrics)),
+            ("decisions", "") => {
+                let limit = query(head, "limit").map_or(Ok(LISTED), str::parse);
+                match limit {
+                    Ok(limit) => Answer::json(explain::list(&self.decisions.latest(limit), &self.fleet)),
+                    Err(_) => Answer::error(400, "limit is a whole number"),
+                }
+            }
+            ("explain", id) => match self.find(id) {
+                Some(record) if wants_text(head) => {
+                    let text = words::page(&record, &self.fleet, SystemTime::now());
+                    Answer { status: 200, kind: TEXT, body: text.into_bytes() }
+                }
+                Some(record) => Answer::json(explain::one(&record, &self.fleet)),
+                None => Answer::error(404, "no such request among the last decisions"),
+            },
+            _ => Answer::error(404, PLACES),
+        }
+    }
+
+    fn find(&self, id: &str) -> Option<Record> {
+        let is_id = id.len() == 16 && id.bytes().all(|b| b.is_ascii_hexdigit());
+        self.decisions.find(u64::from_str_radix(id, 16).ok().filter(|_| is_id)?)
     }
 
     async fn serve(&self, session: &mut ServerSession) -> Result<()> {
         let head = session.req_header();
-        let answer = self.answer(head.method.as_str(), head.uri.path());
+        let answer = self.answer(head);
         let is_head = head.method == http::Method::HEAD;
-        let mut response = ResponseHeader::build(answer.status, Some(2))?;
+        let mut response = ResponseHeader::build(answer.status, Some(4))?;
         response.insert_header(CONTENT_TYPE, answer.kind)?;
         response.insert_header(CONTENT_LENGTH, answer.body.len())?;
+        response.insert_header(CACHE_CONTROL, "no-store")?;
+        if answer.status == 401 {
+            response.insert_header(WWW_AUTHENTICATE, "Bearer realm=\"ramjet admin\"")?;
+        }
         session.write_response_header(Box::new(response)).await?;
         if !is_head {
             session.write_response_body(Bytes::from(answer.body), true).await?;
         }
         Ok(())
     }
+}
+
+/// The value of a member of the query.
+fn query<'a>(head: &'a RequestHeader, name: &str) -> Option<&'a str> {
+    let members = head.uri.query()?.split('&');
+    members.filter_map(|member| member.split_once('=')).find_map(|(key, value)| (key == name).then_some(value))
+}
+
+/// Whether words are asked for instead of JSON.
+fn wants_text(head: &RequestHeader) -> bool {
+    head.headers.get(ACCEPT).is_some_and(|value| value.as_bytes().starts_with(b"text/plain"))
 }
 
 #[async_trait]

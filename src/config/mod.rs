@@ -37,8 +37,8 @@ pub use self::keys::ClientKey;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::reference::reference;
 pub use self::table::{
-    Affinity, Auth, Compat, Config, Cors, Fleet, Health, Limits, Listen, Log, LongPrompt, Readiness, Retry, Routing,
-    Server, SingleFlight, SlowStart, Timeouts,
+    Admin, Affinity, Auth, Compat, Config, Cors, Fleet, Health, Limits, Listen, Log, LongPrompt, Readiness, Retry,
+    Routing, Server, SingleFlight, SlowStart, Timeouts,
 };
 pub use self::values::{AccessLog, Lane, ListenAddr, Replica, Secret};
 
@@ -67,6 +67,8 @@ pub struct Loaded {
     pub config: Config,
     /// The keys that clients may use; `None` when they need none.
     pub client_keys: Option<Vec<ClientKey>>,
+    /// The admin API's token, if it has one.
+    pub admin_token: Option<Secret>,
     /// What the operator should know although nothing is wrong, one line each.
     pub warnings: Vec<String>,
 }
@@ -85,9 +87,10 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
     }
     rules::settle(&mut config, &environment.every, sources.env, &mut reader);
     let client_keys = keys::client_keys(&config.auth, sources.env, &mut reader);
+    let admin_token = rules::admin_token(&config.admin, sources.env, &mut reader);
     match Problems::new(reader.problems) {
         Some(problems) => Err(problems),
-        None => Ok(Loaded { config, client_keys, warnings: environment.warnings }),
+        None => Ok(Loaded { config, client_keys, admin_token, warnings: environment.warnings }),
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::kind::Scalar;
 use super::problem::{Origin, Problem, quoted};
 use super::reader::Reader;
-use super::table::{Config, WrittenReplica};
+use super::table::{Admin, Config, WrittenReplica};
 use super::units::Quantity;
 use super::url::{ReplicaUrl, Url};
 use super::values::{Lane, Replica, Secret};
@@ -149,21 +149,38 @@ impl Claims {
     }
 }
 
-/// The key of a replica. What is wrong with it is said without its value.
+/// The key of a replica.
 fn api_key(replica: &WrittenReplica, path: &str, env: &[(String, String)], reader: &mut Reader) -> Option<Secret> {
-    match (&replica.api_key_env, &replica.api_key_file) {
+    let (name, file) = (replica.api_key_env.as_deref(), replica.api_key_file.as_deref());
+    secret(name, file, &format!("{path}.api_key"), env, reader)
+}
+
+/// The admin API's token.
+pub(super) fn admin_token(admin: &Admin, env: &[(String, String)], reader: &mut Reader) -> Option<Secret> {
+    secret(admin.token_env.as_deref(), admin.token_file.as_deref(), "admin.token", env, reader)
+}
+
+/// The secret that the settings `path`_env and `path`_file point to. What is wrong with it is said without its value.
+fn secret(
+    name: Option<&str>,
+    file: Option<&Path>,
+    path: &str,
+    env: &[(String, String)],
+    reader: &mut Reader,
+) -> Option<Secret> {
+    match (name, file) {
         (None, None) => None,
         (Some(_), Some(_)) => {
-            let found = "api_key_env beside it";
-            reader.report_setting(&format!("{path}.api_key_file"), found, "one of api_key_env and api_key_file");
+            let key = path.rsplit('.').next().unwrap_or(path);
+            let allowed = format!("one of {key}_env and {key}_file");
+            reader.report_setting(&format!("{path}_file"), format!("{key}_env beside it"), allowed);
             None
         }
         (Some(name), None) => {
-            let key = key_from_env(name, env);
-            report_key(key, &format!("{path}.api_key_env"), "the name of a variable that holds", reader)
+            report_key(key_from_env(name, env), &format!("{path}_env"), "the name of a variable that holds", reader)
         }
         (None, Some(file)) => {
-            report_key(key_from_file(file), &format!("{path}.api_key_file"), "a readable file that holds", reader)
+            report_key(key_from_file(file), &format!("{path}_file"), "a readable file that holds", reader)
         }
     }
 }

@@ -186,7 +186,7 @@ conf.yaml:30: timeouts.first_byte: found null; allowed: a duration (250ms, 10s, 
 conf.yaml:31: limits.body: found "2GiB"; allowed: a size (64KiB, 2MiB, 1GiB, 1MB, or plain bytes) from 1KiB to 1GiB
 conf.yaml:32: found an anchor, an alias or a tag; allowed: the value itself, written out
 conf.yaml:33: found an anchor, an alias or a tag; allowed: the value itself, written out
-conf.yaml:34: colour: found an unknown key; allowed: listen, fleet, routing, health, retry, timeouts, limits, compat, auth, cors, server, log
+conf.yaml:34: colour: found an unknown key; allowed: listen, fleet, routing, health, retry, timeouts, limits, compat, auth, cors, admin, server, log
 MD_HOST: found a name that nothing reads; allowed: no MD_* and no DS4_* name
 RJ_ROUTE_ALPHA: routing.affinity.alpha: found "5000"; allowed: a number from 0 to 1000
 "#;
@@ -372,5 +372,22 @@ fn keys_of_clients_come_from_one_place_and_are_read_at_once() {
     ] {
         let problems = keys(&auth, env).unwrap_err();
         assert!(problems.len() == 1 && problems[0].contains(said), "{auth}: {problems:?}");
+    }
+}
+
+#[test]
+fn the_admin_token_comes_from_one_place_and_is_never_shown() {
+    let token = |admin: &str, env: &[(&str, &str)]| load_with(&format!("{ONE}admin: {{ {admin} }}\n"), env);
+    let loaded = token("token_env: TOKEN", &[("TOKEN", " s3cret\n")]).unwrap();
+    assert_eq!(loaded.admin_token.as_ref().map(Secret::expose), Some("s3cret"));
+    assert!(!format!("{loaded:?}").contains("s3cret"));
+    assert!(load_with(ONE, &[]).unwrap().admin_token.is_none());
+    for (admin, said) in [
+        ("token_env: TOKEN, token_file: /x", "admin.token_file: found token_env beside it; allowed: one of"),
+        ("token_env: OTHER", "admin.token_env: found OTHER, which is not set"),
+        ("token_file: /not/there", "admin.token_file: found a file that cannot be read"),
+    ] {
+        let problems = token(admin, &[("TOKEN", "s3cret")]).unwrap_err();
+        assert!(problems.len() == 1 && problems[0].contains(said), "{admin}: {problems:?}");
     }
 }

@@ -175,6 +175,11 @@ impl Fleet {
         self.residency.write().forget(id);
     }
 
+    /// Tokens that the cache of a replica is believed to hold, if anything tells.
+    pub fn keeps(&self, id: ReplicaId) -> Option<f64> {
+        self.residency.read().keeps(id)
+    }
+
     /// The prompt that ended at `end` was answered.
     pub fn answered(&self, end: Place, turn: Turn) {
         self.residency.write().answered(end, turn);

@@ -99,21 +99,22 @@ impl Line {
 }
 
 /// An estimate of the prompt tokens that a choice saved against taking turns: what came from the cache where the prompt
-/// went, less what would have come on average over all `candidates`, each given in believed tokens, and never below 0.
+/// went, less what would have come on average over all candidates, of which the `others` are given in believed tokens.
+/// None of them counts for more than what came.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "tokens of a prompt fit a float and are not negative"
 )]
-pub fn saved(cached: u64, candidates: impl Iterator<Item = f64>) -> u64 {
+pub fn saved(cached: u64, others: impl Iterator<Item = f64>) -> u64 {
     let most = cached as f64;
-    let (mut sum, mut count) = (0.0, 0.0);
-    for held in candidates {
+    let (mut sum, mut count) = (most, 1.0);
+    for held in others {
         sum += held.clamp(0.0, most);
         count += 1.0;
     }
-    if count == 0.0 { 0 } else { (most - sum / count).max(0.0) as u64 }
+    (most - sum / count).max(0.0) as u64
 }
 
 #[cfg(test)]
@@ -161,8 +162,8 @@ mod tests {
 
     #[test]
     fn what_is_saved_is_told_against_the_mean() {
-        assert_eq!(saved(8_000, [8_000.0, 0.0, 0.0, 0.0].into_iter()), 6_000);
-        assert_eq!(saved(8_000, [9_000.0, 9_000.0].into_iter()), 0);
+        assert_eq!(saved(8_000, [0.0, 0.0, 0.0].into_iter()), 6_000);
+        assert_eq!(saved(8_000, [9_000.0].into_iter()), 0);
         assert_eq!(saved(0, [5_000.0, 0.0].into_iter()), 0);
         assert_eq!(saved(8_000, std::iter::empty()), 0);
     }

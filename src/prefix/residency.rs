@@ -238,6 +238,11 @@ impl Residency {
         self.replicas.get(replica.index()).map_or(0.0, |at| at.lru.returning())
     }
 
+    /// What the cache of `replica` is believed to hold; see [`LruModel::keeps`].
+    pub fn keeps(&self, replica: ReplicaId) -> Option<f64> {
+        self.replicas.get(replica.index()).and_then(|at| at.lru.keeps())
+    }
+
     /// The cache of `replica` holds so many tokens.
     pub fn set_capacity(&mut self, replica: ReplicaId, tokens: f64) {
         self.at(replica).lru.set_capacity(tokens);

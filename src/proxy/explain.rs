@@ -74,12 +74,18 @@ impl Proxy {
 
     fn account(&self, ctx: &Context, outcome: &Outcome) -> Option<Accounts> {
         let (prompt, cached) = outcome.usage.prompt.zip(outcome.usage.cached)?;
-        let ranked = ctx.route.iter().flat_map(|r| r.decision.ranked.iter().enumerate().map(|(n, c)| (n == r.position, c)));
-        let elsewhere = ranked.clone().filter(|(here, _)| !here).map(|(_, c)| c.held).fold(0.0, f64::max);
+        let route = ctx.route.as_ref();
+        let here = route.and_then(|r| r.decision.ranked.get(r.position)).map(|c| c.id);
+        let others = route.iter().flat_map(|r| &r.decision.ranked).filter(|c| Some(c.id) != here).map(|c| c.held);
+        let elsewhere = others.clone().fold(0.0, f64::max);
+        let fleet = self.router.fleet();
         let (held, known) = ctx.choice.belief;
-        let block = self.router.fleet().tokens(0, ctx.prompt.model.as_deref()).block;
+        let block = fleet.tokens(0, ctx.prompt.model.as_deref()).block;
         let accounts = account(&Facts { prompt, cached, block, held, known, elsewhere, before: ctx.choice.before });
-        self.metrics.accounted(accounts, saved(cached.min(prompt), ranked.map(|(_, c)| c.held)));
+        self.metrics.accounted(accounts, saved(cached.min(prompt), others));
+        if let Some(replica) = here.and_then(|id| fleet.replica(id)) {
+            self.metrics.served(replica.name(), prompt, cached.min(prompt));
+        }
         Some(accounts)
     }
 }

@@ -18,12 +18,12 @@ impl Proxy {
             self.metrics.client_left();
         }
         let outcome = outcome(session, ctx, left);
+        let word = end_word(e, ctx, left);
+        self.end_decision(ctx, &outcome, word);
         self.metrics.ended(&outcome);
         if let Some(key) = &ctx.key {
             self.metrics.key_used(key, &outcome);
         }
-        let word = end_word(e, ctx, left);
-        self.end_decision(ctx, &outcome, word);
         if self.settings.access_log && ctx.endpoint != Endpoint::Health {
             self.write_access_line(ctx, &outcome, word);
         }

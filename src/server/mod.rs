@@ -2,7 +2,7 @@
 
 mod lifecycle;
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Guard};
 use crate::api::model::Aliases;
 use crate::cli::Cli;
 use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
@@ -71,8 +71,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
         check_addresses(config)?;
     }
     let metrics = Arc::new(Metrics::new()?);
-    let decisions = Arc::new(Decisions::default());
-    let seen = (metrics.clone(), decisions.clone());
+    let seen = (metrics.clone(), Arc::new(Decisions::default()));
     let fleet = Fleet::new(replicas(config)?, params(config), config.routing.index_memory);
     let fleet = Arc::new(fleet.under(rules(config)));
     let balancer = balancer(config, &fleet);
@@ -87,7 +86,9 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
         Proxy::new(router, seen.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let api = api_service(&server, config, &proxy, open_http2.clone());
-    let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, metrics.clone(), draining.clone()));
+    let guard =
+        Guard::new(config.listen.admin.ip().is_loopback(), loaded.admin_token.as_ref().map(config::Secret::expose));
+    let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, seen, draining.clone(), guard));
     admin.add_tcp(&config.listen.admin.to_string());
     admin.threads = Some(1);
 

@@ -13,7 +13,7 @@ use crate::policy::flight::Flight;
 use crate::policy::lane::Gate;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
-use prometheus::{Encoder, IntGauge, TextEncoder};
+use prometheus::{Encoder, IntCounterVec, IntGauge, TextEncoder};
 use std::time::{Duration, SystemTime};
 
 /// From a warm prefix on an idle replica to a long prompt behind a queue: factors of about two.
@@ -79,6 +79,10 @@ metrics! {
         index_blocks: gauge("ramjet_prefix_index_blocks", "Blocks in the prefix index.");
         reservations: gauge("ramjet_reservations",
             "Reservations held at replicas, by the replicas' own count. It stays at ramjet_requests_placed.");
+        upstream_prompt_tokens: counters("ramjet_upstream_prompt_tokens_total",
+            "Prompt tokens by replica, of answers that reported how many were cached.", &["upstream"]);
+        upstream_cached_tokens: counters("ramjet_upstream_cached_prompt_tokens_total",
+            "Those of them that the replica reported as served from its prefix cache.", &["upstream"]);
         placed: gauge("ramjet_requests_placed",
             "Requests with a replica, by the requests' own count. It stays at ramjet_reservations.");
         build: gauges("ramjet_build_info", "1; what runs here.", &["version"]);
@@ -162,6 +166,20 @@ impl Metrics {
     pub fn placing(&self) -> InflightGuard {
         self.placed.inc();
         InflightGuard(self.placed.clone())
+    }
+
+    /// A replica reported how many tokens of a prompt were cached.
+    pub fn served(&self, upstream: &str, prompt: u64, cached: u64) {
+        self.upstream_prompt_tokens.with_label_values(&[upstream]).inc_by(prompt);
+        self.upstream_cached_tokens.with_label_values(&[upstream]).inc_by(cached);
+    }
+
+    /// The share of a replica's prompt tokens that came from its cache, as reported; `None` before the first report.
+    #[expect(clippy::cast_precision_loss, reason = "a share is told to a few digits")]
+    pub fn hit_share(&self, upstream: &str) -> Option<f64> {
+        let of = |counter: &IntCounterVec| counter.with_label_values(&[upstream]).get() as f64;
+        let prompt = of(&self.upstream_prompt_tokens);
+        (prompt > 0.0).then(|| of(&self.upstream_cached_tokens) / prompt)
     }
 
     /// An answer reported its cached tokens: why the others had to be read, and an estimate of what was saved.

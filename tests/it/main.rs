@@ -16,6 +16,7 @@ mod oddities;
 mod ranks;
 mod relaying;
 mod routing;
+mod seeing;
 mod sessions;
 mod starting;
 mod support;

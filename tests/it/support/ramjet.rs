@@ -23,6 +23,8 @@ pub(crate) struct Start<'a> {
     pub(crate) env: &'a [(&'a str, &'a str)],
     /// Where clients connect, if the environment must know it.
     pub(crate) api: Option<SocketAddr>,
+    /// Where the admin listener is, if it is not to be on loopback.
+    pub(crate) admin: Option<SocketAddr>,
     pub(crate) probe_path: &'a str,
     pub(crate) probe_every: &'a str,
 }
@@ -35,6 +37,7 @@ impl Default for Start<'_> {
             config: "",
             env: &[],
             api: None,
+            admin: None,
             probe_path: "/v1/models",
             probe_every: "100ms",
         }
@@ -65,7 +68,7 @@ impl Ramjet {
 
     /// Starts ramjet and waits until it answers.
     pub(crate) async fn start_with(start: Start<'_>) -> Ramjet {
-        let (api, admin) = (start.api.unwrap_or_else(lease), lease());
+        let (api, admin) = (start.api.unwrap_or_else(lease), start.admin.unwrap_or_else(lease));
         let file = tempdir().join(format!("{}.yaml", admin.port()));
         std::fs::write(&file, configuration(&start, api, admin)).unwrap();
         let mut command = command();
