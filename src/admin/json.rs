@@ -111,7 +111,7 @@ mod tests {
             o.text("none", None);
             o.plain("n", 7);
             o.number("x", -0.0);
-            o.number("y", 1234.567_891);
+            o.number("y", 1_234.567_891);
             o.number("inf", f64::INFINITY);
             o.object("inner", Some(1), |o, n| o.plain("n", n));
             o.object("no", None::<u8>, |o, n| o.plain("n", n));
@@ -120,7 +120,7 @@ mod tests {
         });
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let want = serde_json::json!({
-            "a\"\n": "b\\\u{1}ü", "none": null, "n": 7, "x": 0, "y": 1234.5679, "inf": null,
+            "a\"\n": "b\\\u{1}ü", "none": null, "n": 7, "x": 0, "y": 1_234.567_9, "inf": null,
             "inner": { "n": 1 }, "no": null, "all": [{ "n": 1 }, { "n": 2 }], "nobody": [],
         });
         assert_eq!(value, want);

@@ -16,7 +16,7 @@ use crate::telemetry::decisions::{Decisions, Record};
 use crate::telemetry::metrics::Metrics;
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, WWW_AUTHENTICATE};
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
@@ -32,10 +32,17 @@ const KEEPALIVE: u64 = 75;
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
+const HTML: &str = "text/html; charset=utf-8";
+/// The dashboard: one file, which loads nothing but the API.
+const DASHBOARD: &str = include_str!("page.html");
+/// It may do no more than that.
+const DASHBOARD_MAY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                             connect-src 'self'; base-uri 'none'; frame-ancestors 'none'";
 /// Decisions that are listed unless somebody asks for another number.
 const LISTED: usize = 50;
 /// What is here, for who lost the way.
-const PLACES: &str = "not found; here are /metrics, /livez, /readyz, /api/fleet, /api/decisions and /api/explain/ID";
+const PLACES: &str =
+    "not found; here are / (dashboard), /metrics, /livez, /readyz, /api/fleet, /api/decisions and /api/explain/ID";
 
 /// The application behind the admin listener.
 pub struct Admin {
@@ -86,9 +93,11 @@ impl Admin {
             "/metrics" => self.show_metrics(),
             "/livez" => Answer::plain(200, "ok"),
             "/readyz" => self.readiness(),
-            path => match path.strip_prefix("/api/") {
-                Some(rest) => self.api(head, rest, is_read),
-                None => Answer::plain(404, PLACES),
+            path => match (self.refusal(head), path.strip_prefix("/api/")) {
+                (Some(refusal), _) => refusal,
+                (None, Some(rest)) => self.api(head, rest, is_read),
+                (None, None) if path == "/" && is_read => Answer { status: 200, kind: HTML, body: DASHBOARD.into() },
+                (None, None) => Answer::plain(404, PLACES),
             },
         }
     }
@@ -108,15 +117,18 @@ impl Admin {
         }
     }
 
+    /// The answer to who may not see what is not open to all.
+    fn refusal(&self, head: &RequestHeader) -> Option<Answer> {
+        self.guard.admit(&head.headers).err().map(|why| match why {
+            Refusal::WrongToken => Answer::error(401, "the admin token is missing or wrong"),
+            Refusal::NoToken => {
+                Answer::error(403, "set admin.token_env or admin.token_file: the listener is not on loopback")
+            }
+        })
+    }
+
     /// What stands below `/api/`; replicas are named here.
     fn api(&self, head: &RequestHeader, path: &str, is_read: bool) -> Answer {
-        match self.guard.admit(&head.headers) {
-            Ok(()) => {}
-            Err(Refusal::WrongToken) => return Answer::error(401, "the admin token is missing or wrong"),
-            Err(Refusal::NoToken) => {
-                return Answer::error(403, "set admin.token_env or admin.token_file: the listener is not on loopback");
-            }
-        }
         let (place, id) = path.split_once('/').unwrap_or((path, ""));
         match (place, id) {
             ("fleet" | "decisions", "") | ("explain", _) if !is_read => Answer::error(405, "only GET is allowed here"),
@@ -153,6 +165,9 @@ impl Admin {
         response.insert_header(CONTENT_TYPE, answer.kind)?;
         response.insert_header(CONTENT_LENGTH, answer.body.len())?;
         response.insert_header(CACHE_CONTROL, "no-store")?;
+        if answer.kind == HTML {
+            response.insert_header(CONTENT_SECURITY_POLICY, DASHBOARD_MAY)?;
+        }
         if answer.status == 401 {
             response.insert_header(WWW_AUTHENTICATE, "Bearer realm=\"ramjet admin\"")?;
         }

@@ -96,10 +96,13 @@ pub struct Ended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
+/// A place of the ring, with the number of the decision that is in it.
+type Slot = Mutex<Option<(u64, Record)>>;
+
 /// The last decisions.
 pub struct Decisions {
     /// Each lock is held for one copy in or out.
-    slots: Box<[Mutex<Option<(u64, Record)>>]>,
+    slots: Box<[Slot]>,
     next: AtomicU64,
 }
 
@@ -174,7 +177,7 @@ impl Decisions {
         (next.saturating_sub(KEPT as u64)..next).rev().filter_map(kept)
     }
 
-    fn slot(&self, number: u64) -> &Mutex<Option<(u64, Record)>> {
+    fn slot(&self, number: u64) -> &Slot {
         let at = usize::try_from(number % KEPT as u64).unwrap_or(0);
         &self.slots[at]
     }
@@ -227,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_ring_is_bounded_and_the_newest_are_there() {
-        assert!(KEPT * size_of::<Mutex<Option<(u64, Record)>>>() <= 5 << 20, "{}", size_of::<Record>());
+        assert!(KEPT * size_of::<Slot>() <= 5 << 20, "{}", size_of::<Record>());
         let decisions = Decisions::default();
         let many = KEPT as u64 + 10;
         let first = decisions.keep(None, record(0, 2));
