@@ -45,6 +45,8 @@
 //! | when is a replica fenced? | [`policy::health`], [`engine::probe`] |
 //! | who may ask, and from which page? | `proxy/auth.rs`, `proxy/cors.rs` |
 //! | which models are there, under which names? | [`api::catalogue`], [`api::model`], `proxy/models.rs` |
+//! | what is told of a request, and to whom? | [`telemetry::decisions`], `proxy/explain.rs`, [`admin`] |
+//! | why was a prompt read again? | [`policy::accounts`] |
 //! | what does a setting mean? | `config/table.rs`, or `ramjet reference` |
 
 pub mod admin;

@@ -3,17 +3,18 @@
 //! Metrics and liveness are open to whoever reaches it. The rest names replicas: it is open on loopback, where the
 //! listener is bound unless told otherwise, and asks for a token elsewhere.
 
+mod access;
 mod explain;
 mod fleet;
 mod json;
-mod token;
 mod words;
 
-pub use token::Guard;
+pub use access::Access;
 
 use crate::fleet::{Fleet, FleetHealth};
 use crate::telemetry::decisions::{Decisions, Record};
 use crate::telemetry::metrics::Metrics;
+use access::Permit;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, WWW_AUTHENTICATE};
@@ -25,7 +26,6 @@ use pingora_http::{RequestHeader, ResponseHeader};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
-use token::Refusal;
 
 /// Seconds that an idle scraper's connection is kept.
 const KEEPALIVE: u64 = 75;
@@ -50,7 +50,7 @@ pub struct Admin {
     metrics: Arc<Metrics>,
     decisions: Arc<Decisions>,
     draining: Arc<AtomicBool>,
-    guard: Guard,
+    access: Access,
 }
 
 struct Answer {
@@ -81,9 +81,9 @@ impl Admin {
         fleet: Arc<Fleet>,
         (metrics, decisions): (Arc<Metrics>, Arc<Decisions>),
         draining: Arc<AtomicBool>,
-        guard: Guard,
+        access: Access,
     ) -> Self {
-        Admin { fleet, metrics, decisions, draining, guard }
+        Admin { fleet, metrics, decisions, draining, access }
     }
 
     fn answer(&self, head: &RequestHeader) -> Answer {
@@ -119,12 +119,11 @@ impl Admin {
 
     /// The answer to who may not see what is not open to all.
     fn refusal(&self, head: &RequestHeader) -> Option<Answer> {
-        self.guard.admit(&head.headers).err().map(|why| match why {
-            Refusal::WrongToken => Answer::error(401, "the admin token is missing or wrong"),
-            Refusal::NoToken => {
-                Answer::error(403, "set admin.token_env or admin.token_file: the listener is not on loopback")
-            }
-        })
+        match self.access.check(head) {
+            Permit::Granted => None,
+            Permit::Unauthorized => Some(Answer::error(401, "the admin token is missing or wrong")),
+            Permit::Forbidden => Some(Answer::error(403, "not from here: set admin.token_env or admin.token_file")),
+        }
     }
 
     /// What stands below `/api/`; replicas are named here.

@@ -37,8 +37,8 @@ pub use self::keys::ClientKey;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::reference::reference;
 pub use self::table::{
-    Admin, Affinity, Auth, Compat, Config, Cors, Fleet, Health, Limits, Listen, Log, LongPrompt, Readiness, Retry,
-    Routing, Server, SingleFlight, SlowStart, Timeouts,
+    AdminAccess, Affinity, Auth, Compat, Config, Cors, Fleet, Health, Limits, Listen, Log, LongPrompt, Readiness,
+    Retry, Routing, Server, SingleFlight, SlowStart, Timeouts,
 };
 pub use self::values::{AccessLog, Lane, ListenAddr, Replica, Secret};
 
@@ -67,7 +67,7 @@ pub struct Loaded {
     pub config: Config,
     /// The keys that clients may use; `None` when they need none.
     pub client_keys: Option<Vec<ClientKey>>,
-    /// The admin API's token, if it has one.
+    /// The token of the admin API.
     pub admin_token: Option<Secret>,
     /// What the operator should know although nothing is wrong, one line each.
     pub warnings: Vec<String>,

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::kind::Scalar;
 use super::problem::{Origin, Problem, quoted};
 use super::reader::Reader;
-use super::table::{Admin, Config, WrittenReplica};
+use super::table::{AdminAccess, Config, WrittenReplica};
 use super::units::Quantity;
 use super::url::{ReplicaUrl, Url};
 use super::values::{Lane, Replica, Secret};
@@ -151,37 +151,34 @@ impl Claims {
 
 /// The key of a replica.
 fn api_key(replica: &WrittenReplica, path: &str, env: &[(String, String)], reader: &mut Reader) -> Option<Secret> {
-    let (name, file) = (replica.api_key_env.as_deref(), replica.api_key_file.as_deref());
-    secret(name, file, &format!("{path}.api_key"), env, reader)
+    let names = [format!("{path}.api_key_env"), format!("{path}.api_key_file")];
+    secret(&names, (replica.api_key_env.as_deref(), replica.api_key_file.as_deref()), env, reader)
 }
 
-/// The admin API's token.
-pub(super) fn admin_token(admin: &Admin, env: &[(String, String)], reader: &mut Reader) -> Option<Secret> {
-    secret(admin.token_env.as_deref(), admin.token_file.as_deref(), "admin.token", env, reader)
+/// The token of the admin API.
+pub(super) fn admin_token(access: &AdminAccess, env: &[(String, String)], reader: &mut Reader) -> Option<Secret> {
+    let names = ["admin.token_env".to_owned(), "admin.token_file".to_owned()];
+    secret(&names, (access.token_env.as_deref(), access.token_file.as_deref()), env, reader)
 }
 
-/// The secret that the settings `path`_env and `path`_file point to. What is wrong with it is said without its value.
+/// A secret that stands in a variable or in a file, `names` being those settings. What is wrong with it is said without
+/// its value.
 fn secret(
-    name: Option<&str>,
-    file: Option<&Path>,
-    path: &str,
+    [by_env, by_file]: &[String; 2],
+    source: (Option<&str>, Option<&Path>),
     env: &[(String, String)],
     reader: &mut Reader,
 ) -> Option<Secret> {
-    match (name, file) {
+    match source {
         (None, None) => None,
         (Some(_), Some(_)) => {
-            let key = path.rsplit('.').next().unwrap_or(path);
-            let allowed = format!("one of {key}_env and {key}_file");
-            reader.report_setting(&format!("{path}_file"), format!("{key}_env beside it"), allowed);
+            let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+            let (env, file) = (last(by_env), last(by_file));
+            reader.report_setting(by_file, format!("{env} beside it"), format!("one of {env} and {file}"));
             None
         }
-        (Some(name), None) => {
-            report_key(key_from_env(name, env), &format!("{path}_env"), "the name of a variable that holds", reader)
-        }
-        (None, Some(file)) => {
-            report_key(key_from_file(file), &format!("{path}_file"), "a readable file that holds", reader)
-        }
+        (Some(name), None) => report_key(key_from_env(name, env), by_env, "the name of a variable that holds", reader),
+        (None, Some(file)) => report_key(key_from_file(file), by_file, "a readable file that holds", reader),
     }
 }
 

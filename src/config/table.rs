@@ -71,12 +71,20 @@ settings! {
         auth: Auth = Auth::default(), nested();
         /// Which pages of other origins may ask from a browser.
         cors: Cors = Cors::default(), nested();
-        /// What the admin API asks for where the admin listener is not on loopback: a bearer token. Metrics and liveness are open.
-        admin: Admin = Admin::default(), nested();
         /// The process.
         server: Server = Server::default(), nested();
+        /// Who may use the admin API where it is not on loopback; without a token, nobody.
+        admin: AdminAccess = AdminAccess::default(), nested();
         /// What is written to the log.
         log: Log = Log::default(), nested();
+    }
+
+    /// The token of the admin API, sent as a bearer token.
+    pub struct AdminAccess {
+        /// The environment variable that holds it.
+        token_env: Option<String> = None, OrNull(ENV_NAME);
+        /// The file that holds it.
+        token_file: Option<PathBuf> = None, OrNull(FilePath);
     }
 
     /// Where ramjet listens.
@@ -249,14 +257,6 @@ settings! {
         keys_env: Option<String> = None, OrNull(ENV_NAME);
         /// The file that holds the lines.
         keys_file: Option<PathBuf> = None, OrNull(FilePath);
-    }
-
-    /// The token of the admin API.
-    pub struct Admin {
-        /// The environment variable that holds it.
-        token_env: Option<String> = None, OrNull(ENV_NAME);
-        /// The file that holds it.
-        token_file: Option<PathBuf> = None, OrNull(FilePath);
     }
 
     /// Cross-origin requests.

@@ -44,14 +44,16 @@ impl Proxy {
             prompt_bytes: prompt.prompt_bytes,
             blocks,
             tokens: fleet.tokens(sized, prompt.model.as_deref()),
-            pinned: prompt.pinned.is_some(),
+            pinned: prompt.pinned.is_some_and(|id| first.is_some_and(|r| r.id == id)),
         };
         let params = fleet.params();
         let id = u64::from_str_radix(&ctx.id, 16).unwrap_or(0);
         let rule = (params.policy, params.affinity.alpha);
         let record = Record::new(id, SystemTime::now(), placed, rule, &route.decision);
         ctx.choice.ticket = Some(self.decisions.keep(ctx.choice.ticket, record));
-        ctx.choice.before = prompt.session().and_then(|s| fleet.last_of(s)).map(|last| last.tokens.into());
+        // a prompt without fingerprints is found nowhere, whatever its session
+        let session = prompt.session().filter(|_| blocks > 0);
+        ctx.choice.before = session.and_then(|s| fleet.last_of(s)).map(|last| last.tokens.into());
     }
 
     /// Says what came of it, and puts the tokens that had to be read to their accounts.

@@ -2,8 +2,9 @@
 
 mod lifecycle;
 
-use crate::admin::{Admin, Guard};
+use crate::admin::{Access, Admin};
 use crate::api::model::Aliases;
+use crate::api::sha256::{Digest, sha256};
 use crate::cli::Cli;
 use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
 use crate::engine::discovery::Configured;
@@ -86,9 +87,9 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
         Proxy::new(router, seen.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let api = api_service(&server, config, &proxy, open_http2.clone());
-    let guard =
-        Guard::new(config.listen.admin.ip().is_loopback(), loaded.admin_token.as_ref().map(config::Secret::expose));
-    let mut admin = Service::new("admin".to_owned(), Admin::new(fleet, seen, draining.clone(), guard));
+    let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
+    let admin = Admin::new(fleet, seen, draining.clone(), access);
+    let mut admin = Service::new("admin".to_owned(), admin);
     admin.add_tcp(&config.listen.admin.to_string());
     admin.threads = Some(1);
 
@@ -148,6 +149,10 @@ fn replica(r: &config::Replica) -> Result<ReplicaSpec, StartError> {
         authorization: r.api_key.as_ref().map(bearer).transpose().map_err(unfit)?,
         role: Role { rank: r.rank, in_lane: r.lane.is_some(), node: r.node.clone() },
     })
+}
+
+fn admin_token(loaded: &Loaded) -> Option<Digest> {
+    loaded.admin_token.as_ref().map(|token| sha256(token.expose().as_bytes()))
 }
 
 fn rules(config: &Config) -> Rules {

@@ -52,7 +52,7 @@ metrics! {
              head (volatile). What was held is believed, not known.", &["account"]);
         saved_tokens: counter("ramjet_saved_prompt_tokens_estimate_total",
             "An estimate: cached prompt tokens beyond those that replicas taking turns would have had on average, by what \
-             each was believed to hold; a request counts as at least 0.");
+             each was believed to hold, as far as it came from the cache where the request went.");
         unreported: counter("ramjet_cached_tokens_unreported_total",
             "Good inference answers that did not say how many prompt tokens were cached.");
         disconnects: counter("ramjet_client_disconnects_total", "Requests whose client left before the end.");

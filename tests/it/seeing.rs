@@ -259,7 +259,7 @@ async fn elsewhere_than_on_loopback_the_admin_api_needs_the_token() {
         for path in ["/metrics", "/livez", "/readyz"] {
             assert_eq!(client::get(ramjet.admin, path).await.unwrap().status, 200, "{path}");
         }
-        for path in ["/api/fleet", "/api/decisions", &format!("/api/explain/{id}"), "/api/nothing"] {
+        for path in ["/", "/api/fleet", "/api/decisions", &format!("/api/explain/{id}"), "/api/nothing"] {
             for (said, status) in
                 [("", 401), ("authorization: Bearer wrong\r\n", 401), ("authorization: Bearer t0ken\r\n", 200)]
             {
@@ -285,6 +285,18 @@ async fn elsewhere_than_on_loopback_the_admin_api_needs_the_token() {
         assert_eq!(explain(&[]), Some(77));
         assert_eq!(explain(&["--token-env", "T"]), Some(if token.is_some() { 0 } else { 77 }));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dashboard_is_one_page_that_needs_nobody_else() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let answer = client::get(ramjet.admin, "/").await.unwrap();
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    assert!(answer.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
+    let page = String::from_utf8(answer.body).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("/api/fleet") && page.contains("/api/decisions"));
+    assert!(["http:", "https:", "src=", "href=", "innerHTML"].iter().all(|other| !page.contains(other)));
 }
 
 /// What the contract promises, and what else is counted.

@@ -3,6 +3,7 @@
 use super::client;
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 
 /// A running ramjet; killed on drop.
 pub(crate) struct Ramjet {
@@ -44,9 +45,18 @@ impl Default for Start<'_> {
     }
 }
 
-/// A port that nobody else has at the moment.
+/// A port that nobody else has at the moment, and that no other lease of this test had: a ramjet whose replica is
+/// itself would be busy for ever.
 pub(crate) fn lease() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static LEASED: Mutex<Vec<SocketAddr>> = Mutex::new(Vec::new());
+    let mut leased = LEASED.lock().unwrap();
+    loop {
+        let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        if !leased.contains(&addr) {
+            leased.push(addr);
+            return addr;
+        }
+    }
 }
 
 /// The binary with an environment that holds none of its settings.
