@@ -42,6 +42,13 @@ async fn explained(ramjet: &Ramjet, id: &str) -> Value {
     client::get(ramjet.admin, &path).await.unwrap().json()
 }
 
+/// The same for a reader.
+async fn in_words(ramjet: &Ramjet, id: &str) -> String {
+    let mut h1 = H1::connect(ramjet.admin).await.unwrap();
+    h1.send(format!("GET /api/explain/{id} HTTP/1.1\r\nhost: r\r\naccept: text/plain\r\n\r\n").as_bytes()).await;
+    String::from_utf8(h1.answer().await.unwrap().body).unwrap()
+}
+
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
 }
@@ -88,6 +95,16 @@ async fn an_explanation_names_the_replica_that_answered_and_its_terms_add_up() {
         }
         assert!(number(&candidates[0]["score"]) > number(&candidates[1]["score"]));
         assert!(number(&candidates[0]["held_tokens"]) > number(&candidates[1]["held_tokens"]));
+
+        let words = in_words(&ramjet, &id_of(&answer)).await;
+        let head = match policy {
+            "cost" => "held queue prefill decode imposed coming evicted total",
+            _ => "held overlap credit load score",
+        };
+        let rows: Vec<String> = words.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert!(rows.contains(&format!("replica {head}")), "{words}");
+        assert!(rows.iter().any(|row| row.starts_with(&format!("> {name} "))), "{words}");
+        assert!(words.contains("it holds as much of the prompt as any candidate"), "{words}");
     }
 }
 
