@@ -1,7 +1,7 @@
 //! Where sessions were last: a bounded memory of their names, hashed with a number that only this process knows.
 //!
 //! Two halves, young and old. What is used is written into the young half; when that is full, it becomes the old one and
-//! what was old is forgotten. So a session stays known until at least [`HALF`] others were used after it, and nothing is
+//! what was old is forgotten. So a session stays known until at least `HALF` others were used after it, and nothing is
 //! sorted.
 
 use crate::types::ReplicaId;

@@ -13,7 +13,7 @@
 //! is found anywhere. A name that many conversations share looks the same.
 //!
 //! What is refused: to compare to the token. Sizes in tokens are estimates, and engines cache in blocks of their own; a
-//! belief that is off by as much as [`SLACK`] has come true.
+//! belief that is off by as much as `SLACK` has come true.
 
 /// Blocks by which a belief may be off, and the share of it.
 const SLACK: (f64, f64) = (2.0, 0.1);

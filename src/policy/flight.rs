@@ -3,7 +3,7 @@
 //!
 //! A *follower* that goes elsewhere has the prefix read twice. It waits less for itself only if the other replica reads
 //! all of it sooner than the leader's reads the rest; and the second reading is work that whoever comes next waits
-//! for. So a follower joins its leader unless that costs more, [`TWICE`] of what would be read twice included.
+//! for. So a follower joins its leader unless that costs more, `TWICE` of what would be read twice included.
 //!
 //! What is refused: meeting at any price (a burst would queue up at one replica while others idle), and comparing
 //! prices alone (on an idle fleet the whole of a burst that came at once would be scattered by a few milliseconds).
