@@ -1,5 +1,9 @@
 //! The command line.
 
+mod explain;
+
+pub use explain::{Explain, Unexplained};
+
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -34,8 +38,10 @@ pub struct Cli {
 }
 
 /// What ramjet does besides serving.
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Debug, Subcommand)]
 pub enum Command {
     /// Print the commented reference configuration.
     Reference,
+    /// Tell why a request went where it went, and what came of it.
+    Explain(Explain),
 }

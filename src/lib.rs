@@ -47,6 +47,8 @@
 //! | when is it frozen, when do its requests fail? | [`policy::progress`], [`policy::errors`], [`engine::watchdog`], `proxy/signals.rs` |
 //! | who may ask, and from which page? | `proxy/auth.rs`, `proxy/cors.rs` |
 //! | which models are there, under which names? | [`api::catalogue`], [`api::model`], `proxy/models.rs` |
+//! | what is told of a request, and to whom? | [`telemetry::decisions`], `proxy/explain.rs`, [`admin`] |
+//! | why was a prompt read again? | [`policy::accounts`] |
 //! | what does a setting mean? | `config/table.rs`, or `ramjet reference` |
 
 pub mod admin;

@@ -12,10 +12,29 @@ const BAD_CONFIGURATION: u8 = 64;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Some(Command::Reference) = cli.command {
-        print!("{}", config::reference());
-        return ExitCode::SUCCESS;
+    match &cli.command {
+        None => configured(&cli),
+        Some(Command::Reference) => print(&config::reference()),
+        Some(Command::Explain(request)) => match request.page(cli.admin.as_deref()) {
+            Ok(page) => print(&page),
+            Err(e) => {
+                eprintln!("ramjet: {e}");
+                ExitCode::from(e.code())
+            }
+        },
     }
+}
+
+/// To stdout; a reader that has seen enough is no error.
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Tests or serves what is configured.
+fn configured(cli: &Cli) -> ExitCode {
     let env: Vec<(String, String)> =
         std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
     let sources = Sources {
@@ -35,7 +54,7 @@ fn main() -> ExitCode {
             println!("the configuration is good");
             ExitCode::SUCCESS
         }
-        Ok(loaded) => serve(&loaded, &cli),
+        Ok(loaded) => serve(&loaded, cli),
     }
 }
 

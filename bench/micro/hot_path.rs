@@ -24,10 +24,12 @@ use ramjet::policy::select::Params;
 use ramjet::prefix::fingerprint::Ends;
 use ramjet::prefix::residency::Size;
 use ramjet::proxy::{PromptShape, prepare};
+use ramjet::telemetry::decisions::{Decisions, Record, Subject};
 use ramjet::types::{Basis, PolicyKind, ReplicaId};
 use std::fmt::Write;
 use std::hint::black_box;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// A prompt of 1 MiB.
 const SIZE: Size = Size { prompt: 262_144.0, block: 512.0, ends: Ends { previous: None, own: None } };
@@ -120,6 +122,44 @@ fn decide(c: &mut Criterion) {
     group.finish();
 }
 
+/// What it costs to keep a decision, outside of the lock under which it was made.
+fn record(c: &mut Criterion) {
+    let mut group = c.benchmark_group("decision_kept");
+    for replicas in [2, 40, 1000] {
+        let (fleet, router) = fleet(replicas);
+        let chain: Arc<[u64]> = (1..=512u64).collect();
+        let prompt = Prompt {
+            ends: Ends::default(),
+            chain: &chain,
+            body_bytes: 1 << 20,
+            prompt_bytes: 1 << 20,
+            model: Some("m"),
+            streams: true,
+            session: None,
+            pinned: None,
+        };
+        let made = router.place(prompt, 0.0).expect("replicas").decision;
+        let decisions = Decisions::default();
+        let tokens = fleet.tokens(1 << 20, Some("m"));
+        group.bench_function(BenchmarkId::from_parameter(replicas), |b| {
+            b.iter(|| {
+                let placed = Subject {
+                    endpoint: Endpoint::Chat,
+                    model: Some("m".into()),
+                    body_bytes: 1 << 20,
+                    prompt_bytes: 1 << 20,
+                    blocks: chain.len(),
+                    tokens,
+                    pinned: false,
+                };
+                let rule = (PolicyKind::Affinity, 4.0);
+                decisions.keep(None, Record::new(7, SystemTime::now(), placed, rule, black_box(&made)))
+            });
+        });
+    }
+    group.finish();
+}
+
 /// What the index costs besides the decision: a claim on a warm prompt with one new block, confirmed.
 fn claim(c: &mut Criterion) {
     let (fleet, _) = fleet(40);
@@ -147,5 +187,5 @@ fn read_stream(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, prepare_body, decide, claim, read_stream);
+criterion_group!(benches, prepare_body, decide, record, claim, read_stream);
 criterion_main!(benches);

@@ -1,20 +1,25 @@
 //! The admin listener: a second Pingora service, so that its socket is handed over on an upgrade like the first.
 //!
-//! Metrics and liveness are open to whoever reaches the listener. It listens on loopback unless told otherwise; what
-//! changes anything asks who is there (`access.rs`).
+//! Metrics and liveness are open to whoever reaches it. The rest names replicas, or changes something: it is open on
+//! loopback, where the listener is bound unless told otherwise, and asks for a token elsewhere.
 
 mod access;
 mod drain;
+mod explain;
+mod fleet;
+mod json;
+mod words;
 
 pub use access::Access;
 
 use crate::fleet::{Fleet, FleetHealth};
+use crate::telemetry::decisions::{Decisions, Record};
 use crate::telemetry::metrics::Metrics;
 use access::Permit;
 use async_trait::async_trait;
 use bytes::Bytes;
 use drain::Order;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, WWW_AUTHENTICATE};
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
@@ -22,15 +27,30 @@ use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::SystemTime;
 
 /// Seconds that an idle scraper's connection is kept.
 const KEEPALIVE: u64 = 75;
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+const HTML: &str = "text/html; charset=utf-8";
+/// The dashboard: one file, which loads nothing but the API.
+const DASHBOARD: &str = include_str!("page.html");
+/// It may do no more than that.
+const DASHBOARD_MAY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+                             connect-src 'self'; base-uri 'none'; frame-ancestors 'none'";
+/// Decisions that are listed unless somebody asks for another number.
+const LISTED: usize = 50;
+/// What is here, for who lost the way.
+const PLACES: &str =
+    "not found; here are / (dashboard), /metrics, /livez, /readyz, /api/fleet, /api/decisions and /api/explain/ID";
 
 /// The application behind the admin listener.
 pub struct Admin {
     fleet: Arc<Fleet>,
     metrics: Arc<Metrics>,
+    decisions: Arc<Decisions>,
     draining: Arc<AtomicBool>,
     access: Access,
 }
@@ -41,59 +61,137 @@ struct Answer {
     body: Vec<u8>,
 }
 
+impl Answer {
+    fn plain(status: u16, text: &str) -> Answer {
+        Answer { status, kind: TEXT, body: format!("{text}\n").into_bytes() }
+    }
+
+    fn json(body: String) -> Answer {
+        Answer { status: 200, kind: JSON, body: body.into_bytes() }
+    }
+
+    /// An error of the API, in the shape of all of ramjet's errors.
+    fn error(status: u16, message: &str) -> Answer {
+        let body = json::document(|o| o.object("error", Some(message), |o, message| o.text("message", message)));
+        Answer { status, kind: JSON, body: body.into_bytes() }
+    }
+}
+
 impl Admin {
-    /// An admin listener over `fleet` and `metrics`; `draining` is set when the process has begun to go away.
-    pub fn new(fleet: Arc<Fleet>, metrics: Arc<Metrics>, draining: Arc<AtomicBool>, access: Access) -> Self {
-        Admin { fleet, metrics, draining, access }
+    /// An admin listener over what the other parameters hold; `draining` is set when the process has begun to go away.
+    pub fn new(
+        fleet: Arc<Fleet>,
+        (metrics, decisions): (Arc<Metrics>, Arc<Decisions>),
+        draining: Arc<AtomicBool>,
+        access: Access,
+    ) -> Self {
+        Admin { fleet, metrics, decisions, draining, access }
     }
 
     /// What changes something.
     fn order(&self, order: &Order, request: &RequestHeader) -> Answer {
         match self.access.check(request) {
-            Permit::Unauthorized => return plain(401, "the admin token is missing or wrong"),
-            Permit::Forbidden => return plain(403, "not from here: set admin.token_env or admin.token_file"),
+            Permit::Unauthorized => return Answer::plain(401, "the admin token is missing or wrong"),
+            Permit::Forbidden => return Answer::plain(403, "not from here: set admin.token_env or admin.token_file"),
             Permit::Granted => {}
         }
         if request.method != http::Method::POST {
-            return plain(405, "only POST is allowed here");
+            return Answer::plain(405, "only POST is allowed here");
         }
-        let Some(replica) = order.apply(&self.fleet) else { return plain(404, "there is no such replica") };
+        let Some(replica) = order.apply(&self.fleet) else { return Answer::plain(404, "there is no such replica") };
         let (state, inflight) = (replica.state().label(), replica.inflight());
         let body = format!("{{\"replica\":{},\"state\":\"{state}\",\"inflight\":{inflight}}}\n", replica.id);
         Answer { status: 200, kind: "application/json", body: body.into_bytes() }
     }
 
-    fn answer(&self, method: &str, path: &str) -> Answer {
-        match (method, path) {
-            ("GET" | "HEAD", "/metrics") => match self.metrics.render(&self.fleet) {
-                Ok(body) => Answer { status: 200, kind: PROMETHEUS_TEXT, body },
-                Err(e) => plain(500, &e.to_string()),
-            },
-            ("GET" | "HEAD", "/livez") => plain(200, "ok"),
-            ("GET" | "HEAD", "/readyz") if self.draining.load(Relaxed) => plain(503, "draining"),
-            ("GET" | "HEAD", "/readyz") => match self.fleet.health() {
-                FleetHealth::Unhealthy => plain(503, "no replica is healthy"),
-                _ => plain(200, "ok"),
-            },
-            (_, "/metrics" | "/livez" | "/readyz") => plain(405, "only GET and HEAD are allowed here"),
-            _ => plain(404, "not found; here are /metrics, /livez, /readyz and /api/replicas/NAME/drain"),
+    fn answer(&self, head: &RequestHeader) -> Answer {
+        if let Some(order) = Order::of(head.uri.path()) {
+            return self.order(&order, head);
         }
+        let is_read = matches!(head.method, http::Method::GET | http::Method::HEAD);
+        match head.uri.path() {
+            "/metrics" | "/livez" | "/readyz" if !is_read => Answer::plain(405, "only GET and HEAD are allowed here"),
+            "/metrics" => self.show_metrics(),
+            "/livez" => Answer::plain(200, "ok"),
+            "/readyz" => self.readiness(),
+            path => match (self.refusal(head), path.strip_prefix("/api/")) {
+                (Some(refusal), _) => refusal,
+                (None, Some(rest)) => self.api(head, rest, is_read),
+                (None, None) if path == "/" && is_read => Answer { status: 200, kind: HTML, body: DASHBOARD.into() },
+                (None, None) => Answer::plain(404, PLACES),
+            },
+        }
+    }
+
+    fn show_metrics(&self) -> Answer {
+        match self.metrics.render(&self.fleet) {
+            Ok(body) => Answer { status: 200, kind: PROMETHEUS_TEXT, body },
+            Err(e) => Answer::plain(500, &e.to_string()),
+        }
+    }
+
+    fn readiness(&self) -> Answer {
+        match self.fleet.health() {
+            _ if self.draining.load(Relaxed) => Answer::plain(503, "draining"),
+            FleetHealth::Unhealthy => Answer::plain(503, "no replica is healthy"),
+            _ => Answer::plain(200, "ok"),
+        }
+    }
+
+    /// The answer to who may not see what is not open to all.
+    fn refusal(&self, head: &RequestHeader) -> Option<Answer> {
+        match self.access.check(head) {
+            Permit::Granted => None,
+            Permit::Unauthorized => Some(Answer::error(401, "the admin token is missing or wrong")),
+            Permit::Forbidden => Some(Answer::error(403, "not from here: set admin.token_env or admin.token_file")),
+        }
+    }
+
+    /// What stands below `/api/`; replicas are named here.
+    fn api(&self, head: &RequestHeader, path: &str, is_read: bool) -> Answer {
+        let (place, id) = path.split_once('/').unwrap_or((path, ""));
+        match (place, id) {
+            ("fleet" | "decisions", "") | ("explain", _) if !is_read => Answer::error(405, "only GET is allowed here"),
+            ("fleet", "") => Answer::json(fleet::all(&self.fleet, &self.metrics)),
+            ("decisions", "") => {
+                let limit = query(head, "limit").map_or(Ok(LISTED), str::parse);
+                match limit {
+                    Ok(limit) => Answer::json(explain::list(&self.decisions.latest(limit), &self.fleet)),
+                    Err(_) => Answer::error(400, "limit is a whole number"),
+                }
+            }
+            ("explain", id) => match self.find(id) {
+                Some(record) if wants_text(head) => {
+                    let text = words::page(&record, &self.fleet, SystemTime::now());
+                    Answer { status: 200, kind: TEXT, body: text.into_bytes() }
+                }
+                Some(record) => Answer::json(explain::one(&record, &self.fleet)),
+                None => Answer::error(404, "no such request among the last decisions"),
+            },
+            _ => Answer::error(404, PLACES),
+        }
+    }
+
+    fn find(&self, id: &str) -> Option<Record> {
+        let is_id = id.len() == 16 && id.bytes().all(|b| b.is_ascii_hexdigit());
+        self.decisions.find(u64::from_str_radix(id, 16).ok().filter(|_| is_id)?)
     }
 
     async fn serve(&self, session: &mut ServerSession) -> Result<()> {
         let head = session.req_header();
-        let answer = match Order::of(head.uri.path()) {
-            Some(order) => self.order(&order, head),
-            None => self.answer(head.method.as_str(), head.uri.path()),
-        };
+        let answer = self.answer(head);
         let is_head = head.method == http::Method::HEAD;
         if head.method != http::Method::GET && !is_head {
             // a body may follow, which nobody reads
             session.set_keepalive(None);
         }
-        let mut response = ResponseHeader::build(answer.status, Some(2))?;
+        let mut response = ResponseHeader::build(answer.status, Some(4))?;
         response.insert_header(CONTENT_TYPE, answer.kind)?;
         response.insert_header(CONTENT_LENGTH, answer.body.len())?;
+        response.insert_header(CACHE_CONTROL, "no-store")?;
+        if answer.kind == HTML {
+            response.insert_header(CONTENT_SECURITY_POLICY, DASHBOARD_MAY)?;
+        }
         if answer.status == 401 {
             response.insert_header(WWW_AUTHENTICATE, "Bearer realm=\"ramjet admin\"")?;
         }
@@ -105,8 +203,15 @@ impl Admin {
     }
 }
 
-fn plain(status: u16, text: &str) -> Answer {
-    Answer { status, kind: "text/plain", body: format!("{text}\n").into_bytes() }
+/// The value of a member of the query.
+fn query<'a>(head: &'a RequestHeader, name: &str) -> Option<&'a str> {
+    let members = head.uri.query()?.split('&');
+    members.filter_map(|member| member.split_once('=')).find_map(|(key, value)| (key == name).then_some(value))
+}
+
+/// Whether words are asked for instead of JSON.
+fn wants_text(head: &RequestHeader) -> bool {
+    head.headers.get(ACCEPT).is_some_and(|value| value.as_bytes().starts_with(b"text/plain"))
 }
 
 #[async_trait]

@@ -374,3 +374,20 @@ fn keys_of_clients_come_from_one_place_and_are_read_at_once() {
         assert!(problems.len() == 1 && problems[0].contains(said), "{auth}: {problems:?}");
     }
 }
+
+#[test]
+fn the_admin_token_comes_from_one_place_and_is_never_shown() {
+    let token = |admin: &str, env: &[(&str, &str)]| load_with(&format!("{ONE}admin: {{ {admin} }}\n"), env);
+    let loaded = token("token_env: TOKEN", &[("TOKEN", " s3cret\n")]).unwrap();
+    assert_eq!(loaded.admin_token.as_ref().map(Secret::expose), Some("s3cret"));
+    assert!(!format!("{loaded:?}").contains("s3cret"));
+    assert!(load_with(ONE, &[]).unwrap().admin_token.is_none());
+    for (admin, said) in [
+        ("token_env: TOKEN, token_file: /x", "admin.token_file: found token_env beside it; allowed: one of"),
+        ("token_env: OTHER", "admin.token_env: found OTHER, which is not set"),
+        ("token_file: /not/there", "admin.token_file: found a file that cannot be read"),
+    ] {
+        let problems = token(admin, &[("TOKEN", "s3cret")]).unwrap_err();
+        assert!(problems.len() == 1 && problems[0].contains(said), "{admin}: {problems:?}");
+    }
+}

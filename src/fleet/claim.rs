@@ -63,7 +63,7 @@ impl ClaimGuard {
     /// The engine has generated: the prompt is held.
     pub fn confirm(&mut self) {
         if let Some(session) = self.session.take() {
-            self.fleet.hints.remember(session.key, self.replica);
+            self.fleet.hints.remember(session.key, self.replica, self.size.prompt);
         }
         if std::mem::take(&mut self.is_new) {
             self.answered(self.size.prompt, 0.0);

@@ -21,10 +21,19 @@ pub struct Hints {
     halves: Mutex<Halves>,
 }
 
+/// A session's last request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Last {
+    /// Where it was.
+    pub replica: ReplicaId,
+    /// The size of its prompt in tokens, as was estimated.
+    pub tokens: f32,
+}
+
 #[derive(Debug, Default)]
 struct Halves {
-    young: HashMap<u64, ReplicaId>,
-    old: HashMap<u64, ReplicaId>,
+    young: HashMap<u64, Last>,
+    old: HashMap<u64, Last>,
 }
 
 impl Default for Hints {
@@ -38,29 +47,36 @@ impl Default for Hints {
 impl Hints {
     /// Where the session of this key was last.
     pub fn home(&self, key: u64) -> Option<ReplicaId> {
-        let key = self.hashed(key);
-        let mut halves = self.halves.lock();
-        if let Some(home) = halves.young.get(&key) {
-            return Some(*home);
-        }
-        let home = halves.old.remove(&key)?;
-        halves.put(key, home);
-        Some(home)
+        self.last(key).map(|last| last.replica)
     }
 
-    /// A request of the session got its first token at `replica`.
-    pub fn remember(&self, key: u64, replica: ReplicaId) {
+    /// The last request of the session of this key.
+    pub fn last(&self, key: u64) -> Option<Last> {
+        let key = self.hashed(key);
+        let mut halves = self.halves.lock();
+        if let Some(last) = halves.young.get(&key) {
+            return Some(*last);
+        }
+        let last = halves.old.remove(&key)?;
+        halves.put(key, last);
+        Some(last)
+    }
+
+    /// A request of the session, `tokens` long, got its first token at `replica`.
+    pub fn remember(&self, key: u64, replica: ReplicaId, tokens: f64) {
+        #[expect(clippy::cast_possible_truncation, reason = "an estimate")]
+        let last = Last { replica, tokens: tokens as f32 };
         let key = self.hashed(key);
         let mut halves = self.halves.lock();
         halves.old.remove(&key);
-        halves.put(key, replica);
+        halves.put(key, last);
     }
 
     /// A replica has lost its cache: it is nobody's home any more.
     pub fn forget(&self, replica: ReplicaId) {
         let mut halves = self.halves.lock();
-        halves.young.retain(|_, home| *home != replica);
-        halves.old.retain(|_, home| *home != replica);
+        halves.young.retain(|_, last| last.replica != replica);
+        halves.old.retain(|_, last| last.replica != replica);
     }
 
     fn hashed(&self, key: u64) -> u64 {
@@ -80,11 +96,11 @@ impl Hints {
 }
 
 impl Halves {
-    fn put(&mut self, key: u64, replica: ReplicaId) {
+    fn put(&mut self, key: u64, last: Last) {
         if self.young.len() >= HALF && !self.young.contains_key(&key) {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(key, replica);
+        self.young.insert(key, last);
     }
 }
 
@@ -95,17 +111,17 @@ mod tests {
     #[test]
     fn what_is_used_stays_and_the_rest_makes_room() {
         let hints = Hints::default();
-        hints.remember(u64::MAX, ReplicaId(7));
+        hints.remember(u64::MAX, ReplicaId(7), 9.0);
         for key in 0..4 * HALF as u64 {
-            hints.remember(key, ReplicaId(1));
+            hints.remember(key, ReplicaId(1), 9.0);
             if key % 1000 == 0 {
                 assert_eq!(hints.home(u64::MAX), Some(ReplicaId(7)), "{key}");
             }
             assert!(hints.len() <= 2 * HALF);
         }
         assert_eq!((hints.home(0), hints.home(4 * HALF as u64 - 1)), (None, Some(ReplicaId(1))));
-        hints.remember(5, ReplicaId(2));
-        hints.remember(5, ReplicaId(3));
+        hints.remember(5, ReplicaId(2), 9.0);
+        hints.remember(5, ReplicaId(3), 9.0);
         assert_eq!(hints.home(5), Some(ReplicaId(3)));
         hints.forget(ReplicaId(3));
         assert_eq!((hints.home(5), hints.home(u64::MAX)), (None, Some(ReplicaId(7))));

@@ -29,7 +29,7 @@ use crate::api::catalogue::Catalogue;
 use crate::policy::cost::{Prospect, Tokens};
 use crate::policy::estimate::Prior;
 use crate::policy::flight;
-use crate::policy::hint;
+use crate::policy::hint::{self, Hint};
 use crate::policy::lane::{self, Lane};
 use crate::policy::select::{Candidate, Decision, Params};
 use crate::policy::slow_start;
@@ -38,7 +38,7 @@ use crate::prefix::residency::{Belief, Residency, Served};
 use crate::types::ReplicaId;
 use clock::Clock;
 use fencing::ErrorRule;
-use hints::Hints;
+use hints::{Hints, Last};
 use landing::Landings;
 use models::Models;
 use parking_lot::{Mutex, RwLock};
@@ -154,6 +154,11 @@ impl Fleet {
         &self.pins
     }
 
+    /// The last request of a session.
+    pub fn last_of(&self, session: Hint) -> Option<Last> {
+        self.hints.last(session.key)
+    }
+
     /// A prompt in tokens: `bytes` canonical bytes of `model`.
     pub fn tokens(&self, bytes: u64, model: Option<&str>) -> Tokens {
         let rates = self.models.rates(model);
@@ -200,6 +205,11 @@ impl Fleet {
         if let Some(replica) = self.replica(id) {
             replica.restarted();
         }
+    }
+
+    /// Tokens that the cache of a replica is believed to hold, if anything tells.
+    pub fn keeps(&self, id: ReplicaId) -> Option<f64> {
+        self.residency.read().keeps(id)
     }
 
     /// An answer told how many tokens came from the cache; see [`Residency::report`].

@@ -76,6 +76,18 @@ impl Price {
     pub fn total(&self) -> f64 {
         self.queue + self.prefill + self.decode + self.imposed + self.coming + self.evicted
     }
+
+    /// The terms by name.
+    pub fn terms(&self) -> [(&'static str, f64); 6] {
+        [
+            ("queue", self.queue),
+            ("prefill", self.prefill),
+            ("decode", self.decode),
+            ("imposed", self.imposed),
+            ("coming", self.coming),
+            ("evicted", self.evicted),
+        ]
+    }
 }
 
 impl Prospect {
@@ -148,6 +160,8 @@ mod tests {
             let tokens = Tokens { prompt, ..TURN };
             let base = price(tokens, overlap, 0.0, &at(queue, n)).total();
             prop_assert!(base.is_finite() && base > 0.0);
+            let terms: f64 = price(tokens, overlap, 0.0, &at(queue, n)).terms().iter().map(|(_, value)| value).sum();
+            prop_assert!((terms - base).abs() <= 1e-9 * base);
             prop_assert!(price(tokens, overlap, 0.0, &at(queue + more, n)).total() >= base);
             prop_assert!(price(tokens, overlap, 0.0, &at(queue, n + more)).total() >= base);
             prop_assert!(price(tokens, overlap + 1, 0.0, &at(queue, n)).total() <= base + 1e-6);

@@ -3,6 +3,7 @@
 //! **Architecture invariant:** no clock, no randomness, no lock, no IO. What changes from call to call (a salt, a time)
 //! is a parameter, so the same input gives the same output and every decision can be replayed.
 
+pub mod accounts;
 pub mod backlog;
 pub mod cost;
 pub mod errors;

@@ -85,6 +85,11 @@ impl LruModel {
         }
     }
 
+    /// What the cache is believed to hold, in tokens; `None` while nothing tells.
+    pub fn keeps(&self) -> Option<f64> {
+        self.keeps.is_finite().then_some(self.keeps)
+    }
+
     /// The cache is empty. What was learned of its size stays.
     pub fn empty(&mut self) {
         self.log.clear();

@@ -263,6 +263,11 @@ impl Residency {
         self.replicas.get(replica.index()).map_or(0.0, |at| at.lru.returning())
     }
 
+    /// What the cache of `replica` is believed to hold; see [`LruModel::keeps`].
+    pub fn keeps(&self, replica: ReplicaId) -> Option<f64> {
+        self.replicas.get(replica.index()).and_then(|at| at.lru.keeps())
+    }
+
     /// The cache of `replica` holds so many tokens.
     pub fn set_capacity(&mut self, replica: ReplicaId, tokens: f64) {
         self.at(replica).lru.set_capacity(tokens);
@@ -293,6 +298,11 @@ impl Residency {
 }
 
 impl Belief {
+    /// Leading tokens that were believed to be held, and those that once were.
+    pub fn tokens(&self) -> (f64, f64) {
+        (f64::from(self.held) * self.block, f64::from(self.known) * self.block)
+    }
+
     /// The last use of a block that was there, at `depth`: at which claim, and how many tokens were touched since, those
     /// of its own prompt that go before it not counted. `None` where others may have used it. `block` tokens a block.
     fn kept(&self, depth: f64, block: f64) -> Option<(Stamp, f64)> {

@@ -3,6 +3,7 @@
 use super::RequestIds;
 use super::body::Body;
 use super::cors::Permission;
+use super::explain::Choice;
 use super::rank::RankField;
 use super::relay::Relay;
 use crate::api::endpoint::Endpoint;
@@ -33,6 +34,7 @@ pub struct Context {
     pub(super) prompt: PromptFacts,
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
+    pub(super) choice: Choice,
     pub(super) relay: Relay,
     /// The name of the client's key.
     pub(super) key: Option<Arc<str>>,
@@ -117,6 +119,8 @@ pub(super) struct Attempt {
     pub(super) reservation: Reservation,
     pub(super) claim: ClaimGuard,
     pub(super) began: Instant,
+    /// Counts the request as one that has a replica.
+    pub(super) _placed: InflightGuard,
 }
 
 impl Context {
@@ -131,6 +135,7 @@ impl Context {
             prompt: PromptFacts::default(),
             route: None,
             attempt: None,
+            choice: Choice::default(),
             relay: Relay::default(),
             key: None,
             priority: Priority::Interactive,

@@ -13,8 +13,8 @@ use pingora_http::{RequestHeader, ResponseHeader};
 /// What a page may ask for.
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 /// What a page may read of an answer besides the few fields that it always may.
-const EXPOSED: &str =
-    "x-ramjet-request-id, x-ramjet-upstream, x-ramjet-error, x-request-id, retry-after, www-authenticate";
+const EXPOSED: &str = "x-ramjet-request-id, x-ramjet-upstream, x-ramjet-decision, x-ramjet-error, x-request-id, \
+                       retry-after, www-authenticate";
 /// Seconds that a browser may remember the answer to a preflight; browsers cap it at about this.
 const MAX_AGE: &str = "7200";
 

@@ -18,12 +18,14 @@ impl Proxy {
             self.metrics.client_left();
         }
         let outcome = outcome(session, ctx, left);
+        let word = end_word(e, ctx, left);
+        self.end_decision(ctx, &outcome, word);
         self.metrics.ended(&outcome);
         if let Some(key) = &ctx.key {
             self.metrics.key_used(key, &outcome);
         }
         if self.settings.access_log && ctx.endpoint != Endpoint::Health {
-            self.write_access_line(ctx, &outcome, end_word(e, ctx, left));
+            self.write_access_line(ctx, &outcome, word);
         }
         if let Some(e) = e {
             log::debug!("request {} failed: {e}", ctx.id);
@@ -63,7 +65,7 @@ fn outcome(session: &Session, ctx: &Context, left: bool) -> Outcome {
     }
 }
 
-fn end_word<'a>(e: Option<&Error>, ctx: &'a Context, left: bool) -> &'a str {
+fn end_word(e: Option<&Error>, ctx: &Context, left: bool) -> &'static str {
     match (ctx.own_error, ctx.failure) {
         _ if left => "client_left",
         (Some(kind), _) => kind.code(),

@@ -9,7 +9,7 @@
 //! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs` | the answer passes; it is read beside |
 //! | how an attempt ended | `signals.rs` | what it says of the replica's health |
 //! | `fail_to_proxy` | `respond.rs` | ramjet's own errors |
-//! | `logging` | `finish.rs` | counters and the access line |
+//! | `logging` | `finish.rs`, `explain.rs` | counters, the access line, and what came of the decision |
 //!
 //! **Architecture invariant:** everything that is counted is held by a guard in the [`Context`] and given back when
 //! that is dropped, whatever the way out. `logging` counts, it releases nothing.
@@ -18,6 +18,7 @@ mod auth;
 mod body;
 mod context;
 mod cors;
+mod explain;
 mod finish;
 mod front;
 mod headers;
@@ -45,6 +46,7 @@ use crate::api::model::Aliases;
 use crate::engine::search::ModelSearch;
 use crate::fleet::router::Router;
 use crate::policy::retry::Limits as RetryLimits;
+use crate::telemetry::decisions::Decisions;
 use crate::telemetry::metrics::Metrics;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -123,6 +125,7 @@ pub struct ClientRules {
 pub struct Proxy {
     router: Arc<Router>,
     metrics: Arc<Metrics>,
+    decisions: Arc<Decisions>,
     settings: Settings,
     rules: Arc<ClientRules>,
     /// Set when the process has begun to go away.
@@ -137,18 +140,18 @@ struct RequestIds {
 }
 
 impl Proxy {
-    /// A proxy that chooses with `router`; `seed` makes its request ids differ from those of other processes, and
+    /// A proxy that chooses with `router` and counts and tells what it does; `seed` makes its request ids differ from those of other processes, and
     /// `draining` tells it when its process has begun to go away.
     pub fn new(
         router: Arc<Router>,
-        metrics: Arc<Metrics>,
+        (metrics, decisions): (Arc<Metrics>, Arc<Decisions>),
         settings: Settings,
         rules: ClientRules,
         draining: Arc<AtomicBool>,
         seed: u64,
     ) -> Self {
         let ids = Arc::new(RequestIds { seed, next: AtomicU64::new(0) });
-        Proxy { router, metrics, settings, rules: Arc::new(rules), draining, ids }
+        Proxy { router, metrics, decisions, settings, rules: Arc::new(rules), draining, ids }
     }
 }
 

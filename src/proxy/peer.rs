@@ -3,7 +3,7 @@
 
 use super::context::{Attempt, Context, Route};
 use super::request::refuse;
-use super::{Phases, Proxy, body, rank};
+use super::{Phases, Proxy, body, explain, rank};
 use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
 use crate::fleet::gate::Standing;
@@ -36,6 +36,7 @@ impl Proxy {
         if ctx.body.held().is_some() && !body::is_seated(session) {
             return Error::e_explain(ErrorType::InternalError, "the body was read but would not be sent");
         }
+        let placed = self.metrics.placing();
         let (reservation, claim) = if ctx.route.is_some() {
             still_there(session).await?;
             self.next_choice(session, ctx).await?
@@ -45,7 +46,8 @@ impl Proxy {
         let fresh = ctx.route.as_ref().is_some_and(|r| r.verdict == Verdict::Again);
         let replica = reservation.replica().clone();
         ctx.rank_field.write(&mut ctx.body, replica.spec.role.rank);
-        ctx.attempt = Some(Attempt { reservation, claim, began: Instant::now() });
+        ctx.choice.belief = claim.belief().tokens();
+        ctx.attempt = Some(Attempt { reservation, claim, began: Instant::now(), _placed: placed });
         match replica.address() {
             Some(address) => {
                 let phases = &self.settings.phases;
@@ -75,6 +77,7 @@ impl Proxy {
                 renewed: false,
                 verdict: Verdict::Next,
             });
+            self.keep_decision(ctx);
             let (leader, at_most) = match placed.next {
                 Next::Go(claim) => return Ok((reservation, claim)),
                 Next::Wait(leader, at_most) => (leader, at_most),
@@ -203,6 +206,7 @@ impl Proxy {
             request.remove_header(&EXPECT);
             request.insert_header(CONTENT_LENGTH, bytes.len())?;
         }
+        request.remove_header(&explain::ASK);
         if request.headers.get(REQUEST_ID).is_none() {
             request.insert_header(REQUEST_ID, &ctx.id)?;
         }

@@ -3,6 +3,7 @@
 
 use super::Proxy;
 use super::context::Context;
+use super::explain;
 use super::headers::{drop_hop_by_hop, suit_version};
 use crate::api::answer::{StreamReader, Usage, WholeReader};
 use crate::api::endpoint::Endpoint;
@@ -60,6 +61,10 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
     response.insert_header("x-ramjet-request-id", &ctx.id)?;
     if let Some(attempt) = &ctx.attempt {
         response.insert_header("x-ramjet-upstream", attempt.reservation.replica().id.to_string())?;
+    }
+    response.remove_header(&explain::TOLD);
+    if let Some(told) = explain::header(session, ctx) {
+        response.insert_header(explain::TOLD, told)?;
     }
     ctx.relay.good = response.status.is_success();
     let kind = response.headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());

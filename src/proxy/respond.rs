@@ -2,6 +2,7 @@
 
 use super::body::{INVALID_CHUNK, linger};
 use super::context::Context;
+use super::explain;
 use super::retry::has_answered;
 use crate::api::errors::{Dialect, ErrorKind};
 use crate::fleet::{Fleet, FleetHealth};
@@ -112,6 +113,9 @@ async fn error(session: &mut Session, kind: ErrorKind, ctx: &Context) -> Result<
     }
     if kind == ErrorKind::Overloaded {
         head.insert_header(RETRY_AFTER, ctx.retry_after.to_string())?;
+    }
+    if let Some(told) = explain::header(session, ctx) {
+        head.insert_header(explain::TOLD, told)?;
     }
     ctx.permission.apply(&mut head)?;
     session.set_keepalive(None);

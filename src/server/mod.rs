@@ -26,6 +26,7 @@ use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
 use crate::proxy::keepalive;
 use crate::proxy::{ClientKeys, ClientRules, Cors, Front, Phases, PriorityRules, PromptShape, Proxy, Settings};
+use crate::telemetry::decisions::Decisions;
 use crate::telemetry::metrics::Metrics;
 use http::HeaderValue;
 use pingora_core::listeners::TcpSocketOptions;
@@ -75,6 +76,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
         check_addresses(config)?;
     }
     let metrics = Arc::new(Metrics::new()?);
+    let seen = (metrics.clone(), Arc::new(Decisions::default()));
     let fleet = Fleet::new(replicas(config)?, params(config), config.routing.index_memory);
     let fleet = Arc::new(fleet.under(rules(config)));
     let balancer = balancer(config, &fleet);
@@ -86,11 +88,11 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let router = Arc::new(Router::new(fleet.clone(), background.task()).limited(limits(config)));
     let draining = Arc::new(AtomicBool::new(false));
     let proxy =
-        Proxy::new(router, metrics.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
+        Proxy::new(router, seen.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let api = api_service(&server, config, &proxy, open_http2.clone());
     let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
-    let admin = Admin::new(fleet.clone(), metrics.clone(), draining.clone(), access);
+    let admin = Admin::new(fleet.clone(), seen, draining.clone(), access);
     let mut admin = Service::new("admin".to_owned(), admin);
     admin.add_tcp(&config.listen.admin.to_string());
     admin.threads = Some(1);

@@ -3,11 +3,14 @@
 //! What requests count is counted as it happens; what the fleet is at the moment (up, in flight, load, index size) is
 //! read from the fleet when somebody scrapes, so the hot path pays nothing for it.
 
+use super::process;
 use super::registry::{Result, metrics};
+use super::status::code;
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
+use crate::policy::accounts::Accounts;
 use crate::policy::flight::Flight;
 use crate::policy::health::FenceReason;
 use crate::policy::lane::Gate;
@@ -15,8 +18,8 @@ use crate::policy::queue::Shed;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
 use crate::types::Priority;
-use prometheus::{Encoder, Histogram, IntGauge, TextEncoder};
-use std::time::{Duration, Instant};
+use prometheus::{Encoder, Histogram, IntCounterVec, IntGauge, TextEncoder};
+use std::time::{Duration, Instant, SystemTime};
 
 /// From a warm prefix on an idle replica to a long prompt behind a queue: factors of about two.
 const TTFT: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 60.0, 180.0, 600.0];
@@ -55,6 +58,13 @@ metrics! {
         predicted_cached: counter("ramjet_predicted_cached_prompt_tokens_total",
             "Prompt tokens that were expected to be cached, of answers that reported how many were.");
         completion_tokens: counter("ramjet_completion_tokens_total", "Generated tokens, as engines reported them.");
+        uncached_tokens: counters("ramjet_uncached_prompt_tokens_total",
+            "Prompt tokens that engines read, of answers that reported how many were cached, by why: never seen (new), \
+             held by another replica (routing), no longer held (evicted), or of a session whose text changes near its \
+             head (volatile). What was held is believed, not known.", &["account"]);
+        saved_tokens: counter("ramjet_saved_prompt_tokens_estimate_total",
+            "An estimate: cached prompt tokens beyond those that replicas taking turns would have had on average, by what \
+             each was believed to hold, as far as it came from the cache where the request went.");
         unreported: counter("ramjet_cached_tokens_unreported_total",
             "Good inference answers that did not say how many prompt tokens were cached.");
         disconnects: counter("ramjet_client_disconnects_total", "Requests whose client left before the end.");
@@ -85,10 +95,24 @@ metrics! {
         fail_open: gauge("ramjet_route_fail_open", "1 while some requests find no healthy replica and all are tried.");
         index_bytes: gauge("ramjet_prefix_index_bytes", "Heap bytes of the prefix index.");
         index_blocks: gauge("ramjet_prefix_index_blocks", "Blocks in the prefix index.");
+        reservations: gauge("ramjet_reservations",
+            "Reservations held at replicas, by the replicas' own count. It stays at ramjet_requests_placed.");
+        upstream_prompt_tokens: counters("ramjet_upstream_prompt_tokens_total",
+            "Prompt tokens by replica, of answers that reported how many were cached.", &["upstream"]);
+        upstream_cached_tokens: counters("ramjet_upstream_cached_prompt_tokens_total",
+            "Those of them that the replica reported as served from its prefix cache.", &["upstream"]);
+        placed: gauge("ramjet_requests_placed",
+            "Requests with a replica, by the requests' own count. It stays at ramjet_reservations.");
+        build: gauges("ramjet_build_info", "1; what runs here.", &["version"]);
+        started: float_gauge("process_start_time_seconds", "When the process began, in seconds since 1970.");
+        cpu: float_counter("process_cpu_seconds_total", "Processor time of the process, user and system.");
+        resident: gauge("process_resident_memory_bytes", "Resident memory of the process.");
+        open_fds: gauge("process_open_fds", "Open file descriptors of the process.");
+        max_fds: gauge("process_max_fds", "The most file descriptors that the process may have open.");
     }
 }
 
-/// A request in the in-flight gauge.
+/// A request in a gauge, for as long as it is held.
 pub struct InflightGuard(IntGauge);
 
 impl Drop for InflightGuard {
@@ -142,6 +166,11 @@ impl Metrics {
     }
 
     fn show_from_the_start(&self) {
+        self.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        self.started.set(SystemTime::UNIX_EPOCH.elapsed().map_or(0.0, |since| since.as_secs_f64()));
+        for (account, _) in Accounts::default().all() {
+            self.uncached_tokens.with_label_values(&[account]);
+        }
         for reason in Reason::ALL {
             self.decisions.with_label_values(&[reason.label()]);
         }
@@ -181,6 +210,34 @@ impl Metrics {
     /// A request was turned away.
     pub fn shed(&self, why: Shed) {
         self.shed.with_label_values(&[why.label()]).inc();
+    }
+
+    /// Counts a request that is about to get a replica; out when the guard goes.
+    pub fn placing(&self) -> InflightGuard {
+        self.placed.inc();
+        InflightGuard(self.placed.clone())
+    }
+
+    /// A replica reported how many tokens of a prompt were cached.
+    pub fn served(&self, upstream: &str, prompt: u64, cached: u64) {
+        self.upstream_prompt_tokens.with_label_values(&[upstream]).inc_by(prompt);
+        self.upstream_cached_tokens.with_label_values(&[upstream]).inc_by(cached);
+    }
+
+    /// The share of a replica's prompt tokens that came from its cache, as reported; `None` before the first report.
+    #[expect(clippy::cast_precision_loss, reason = "a share is told to a few digits")]
+    pub fn hit_share(&self, upstream: &str) -> Option<f64> {
+        let of = |counter: &IntCounterVec| counter.with_label_values(&[upstream]).get() as f64;
+        let prompt = of(&self.upstream_prompt_tokens);
+        (prompt > 0.0).then(|| of(&self.upstream_cached_tokens) / prompt)
+    }
+
+    /// An answer reported its cached tokens: why the others had to be read, and an estimate of what was saved.
+    pub fn accounted(&self, accounts: Accounts, saved: u64) {
+        for (account, tokens) in accounts.all() {
+            self.uncached_tokens.with_label_values(&[account]).inc_by(tokens);
+        }
+        self.saved_tokens.inc_by(saved);
     }
 
     /// Requests being served.
@@ -277,6 +334,8 @@ impl Metrics {
         let (bytes, blocks) = fleet.index_size();
         self.index_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.index_blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
+        self.reservations.set(fleet.replicas().iter().map(|r| i64::from(r.inflight())).sum());
+        self.show_process();
         let mut out = Vec::with_capacity(16 << 10);
         TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
         Ok(out)
@@ -299,57 +358,21 @@ impl Metrics {
             shown.inc_by(count.saturating_sub(shown.get()));
         }
     }
-}
 
-/// The status as a label: the usual ones by number, the rest by class, so that no engine can grow the set.
-fn code(status: u16) -> &'static str {
-    const KNOWN: [(u16, &str); 23] = [
-        (200, "200"),
-        (201, "201"),
-        (202, "202"),
-        (204, "204"),
-        (301, "301"),
-        (302, "302"),
-        (304, "304"),
-        (307, "307"),
-        (308, "308"),
-        (400, "400"),
-        (401, "401"),
-        (403, "403"),
-        (404, "404"),
-        (405, "405"),
-        (408, "408"),
-        (413, "413"),
-        (422, "422"),
-        (429, "429"),
-        (499, "499"),
-        (500, "500"),
-        (502, "502"),
-        (503, "503"),
-        (504, "504"),
-    ];
-    match KNOWN.binary_search_by_key(&status, |(n, _)| *n) {
-        Ok(at) => KNOWN[at].1,
-        Err(_) => match status {
-            200..=299 => "2xx",
-            300..=399 => "3xx",
-            400..=499 => "4xx",
-            500..=599 => "5xx",
-            _ => "none",
-        },
+    fn show_process(&self) {
+        let now = process::read();
+        self.cpu.inc_by((now.cpu_seconds - self.cpu.get()).max(0.0));
+        for (gauge, value) in
+            [(&self.resident, now.resident_bytes), (&self.open_fds, now.open_fds), (&self.max_fds, now.max_fds)]
+        {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn status_labels_are_a_closed_set() {
-        let labels: std::collections::BTreeSet<_> = (0..=u16::MAX).map(code).collect();
-        assert_eq!(labels.len(), 28);
-        assert_eq!((code(200), code(418), code(503), code(0)), ("200", "4xx", "503", "none"));
-    }
 
     #[test]
     fn unknown_cached_tokens_are_counted_as_unknown_not_as_zero() {

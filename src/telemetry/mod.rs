@@ -1,8 +1,11 @@
-//! What ramjet tells about itself: metrics, and one line per request.
+//! What ramjet tells about itself: metrics, one line per request, and the last decisions.
 //!
 //! Labels are closed sets or configured names; no path, no model name from a client and no prompt text ever becomes
 //! one.
 
 pub mod access;
+pub mod decisions;
 pub mod metrics;
+mod process;
 mod registry;
+mod status;

@@ -3,7 +3,8 @@
 
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Counter, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
 };
 
 pub(super) type Result<T> = std::result::Result<T, prometheus::Error>;
@@ -31,6 +32,8 @@ macro_rules! metrics {
     };
     (@type counter) => { prometheus::IntCounter };
     (@type counters) => { prometheus::IntCounterVec };
+    (@type float_counter) => { prometheus::Counter };
+    (@type float_gauge) => { prometheus::Gauge };
     (@type gauge) => { prometheus::IntGauge };
     (@type gauges) => { prometheus::IntGaugeVec };
     (@type histogram) => { prometheus::Histogram };
@@ -57,6 +60,14 @@ impl Builder {
 
     pub(super) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
         self.add(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    pub(super) fn float_counter(&self, name: &str, help: &str) -> Result<Counter> {
+        self.add(Counter::new(name, help))
+    }
+
+    pub(super) fn float_gauge(&self, name: &str, help: &str) -> Result<Gauge> {
+        self.add(Gauge::new(name, help))
     }
 
     pub(super) fn gauge(&self, name: &str, help: &str) -> Result<IntGauge> {

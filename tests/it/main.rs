@@ -23,6 +23,7 @@ mod overload;
 mod ranks;
 mod relaying;
 mod routing;
+mod seeing;
 mod sessions;
 mod slow_clients;
 mod starting;

@@ -3,6 +3,7 @@
 use super::client;
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 
 /// A running ramjet; killed on drop.
 pub(crate) struct Ramjet {
@@ -23,6 +24,8 @@ pub(crate) struct Start<'a> {
     pub(crate) env: &'a [(&'a str, &'a str)],
     /// Where clients connect, if the environment must know it.
     pub(crate) api: Option<SocketAddr>,
+    /// Where the admin listener is, if it is not to be on loopback.
+    pub(crate) admin: Option<SocketAddr>,
     pub(crate) probe_path: &'a str,
     pub(crate) probe_every: &'a str,
 }
@@ -35,15 +38,25 @@ impl Default for Start<'_> {
             config: "",
             env: &[],
             api: None,
+            admin: None,
             probe_path: "/v1/models",
             probe_every: "100ms",
         }
     }
 }
 
-/// A port that nobody else has at the moment.
+/// A port that nobody else has at the moment, and that no other lease of this test had: a ramjet whose replica is
+/// itself would be busy for ever.
 pub(crate) fn lease() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static LEASED: Mutex<Vec<SocketAddr>> = Mutex::new(Vec::new());
+    let mut leased = LEASED.lock().unwrap();
+    loop {
+        let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        if !leased.contains(&addr) {
+            leased.push(addr);
+            return addr;
+        }
+    }
 }
 
 /// The binary with an environment that holds none of its settings.
@@ -65,7 +78,7 @@ impl Ramjet {
 
     /// Starts ramjet and waits until it answers.
     pub(crate) async fn start_with(start: Start<'_>) -> Ramjet {
-        let (api, admin) = (start.api.unwrap_or_else(lease), lease());
+        let (api, admin) = (start.api.unwrap_or_else(lease), start.admin.unwrap_or_else(lease));
         let file = tempdir().join(format!("{}.yaml", admin.port()));
         std::fs::write(&file, configuration(&start, api, admin)).unwrap();
         let mut command = command();

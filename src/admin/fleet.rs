@@ -1,0 +1,47 @@
+//! The fleet as JSON: how each replica is, what it has to do, how fast it is believed to be and what it keeps.
+
+use super::json::{Object, document};
+use crate::fleet::replica::Replica;
+use crate::fleet::{Fleet, FleetHealth};
+use crate::telemetry::metrics::Metrics;
+
+/// All replicas, in the order of their ordinals.
+pub(super) fn all(fleet: &Fleet, metrics: &Metrics) -> String {
+    document(|o| {
+        o.text(
+            "health",
+            match fleet.health() {
+                FleetHealth::Ok => "ok",
+                FleetHealth::Degraded => "degraded",
+                FleetHealth::Unhealthy => "unhealthy",
+            },
+        );
+        o.text("policy", fleet.params().policy.name());
+        let (bytes, blocks) = fleet.index_size();
+        o.plain("index_bytes", bytes);
+        o.plain("index_blocks", blocks);
+        o.plain("requests_in_flight", metrics.inflight());
+        o.list("replicas", fleet.replicas(), |o, replica| one(o, replica, fleet, metrics));
+    })
+}
+
+fn one(o: &mut Object<'_>, replica: &Replica, fleet: &Fleet, metrics: &Metrics) {
+    let prospect = replica.prospect(fleet.clock().now());
+    let fence = replica.fence();
+    o.text("name", replica.name());
+    o.plain("ordinal", replica.id);
+    o.text("state", if fence.is_none() { "healthy" } else { "fenced" });
+    o.text("reason", fence.map(|reason| reason.label()));
+    o.plain("in_flight", replica.inflight());
+    o.plain("load_units", replica.load());
+    o.number("waiting", prospect.waiting);
+    o.number("decoding", prospect.decoding);
+    o.number("queue_ms", prospect.queue_ms);
+    o.object("rates", Some(prospect.rates), |o, rates| {
+        o.number("prefill_tokens_per_s", 1000.0 / rates.prefill_token);
+        o.number("step_ms", rates.step);
+        o.number("step_growth_ms", rates.step_growth);
+    });
+    o.number("keeps_tokens", fleet.keeps(replica.id));
+    o.number("hit_share", metrics.hit_share(replica.name()));
+}
