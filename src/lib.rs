@@ -37,10 +37,10 @@
 //! | why did it go there? | [`policy::select`], [`policy::score`], [`policy::cost`] |
 //! | who waits for whom, and what keeps a session? | [`policy::flight`], [`policy::hint`] |
 //! | who is kept for long prompts, who has just come back? | [`policy::lane`], [`policy::slow_start`] |
-//! | what is learned, and how? | [`policy::estimate`], [`policy::backlog`], [`prefix::residency`] |
+//! | what is learned, and how? | [`policy::estimate`], [`policy::backlog`], [`policy::flow`], [`prefix::lru`] |
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
 //! | what does an answer tell? | [`api::answer`] |
-//! | who holds what? | [`prefix::index`], [`prefix::residency`]; what was given an id: [`fleet::pins`] |
+//! | who holds what? | [`prefix::index`], [`prefix::residency`], [`prefix::turns`]; what was given an id: [`fleet::pins`] |
 //! | who waits when more is asked than may run, and who is turned away? | [`policy::queue`], [`fleet::gate`], `proxy/queue.rs` |
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |
 //! | when is a replica fenced, and for what? | [`policy::standing`], [`policy::health`], [`engine::probe`], [`engine::generation`] |

@@ -287,6 +287,17 @@ mod tests {
 
     proptest! {
         #[test]
+        fn the_order_of_the_candidates_does_not_matter(
+            fleet in fleets(), policy in prop::sample::select(&PolicyKind::ALL), mode in prop::sample::select(&FlightMode::ALL), turn in 0usize..10,
+        ) {
+            let mut other = fleet.clone();
+            other.rotate_left(turn % fleet.len());
+            other.reverse();
+            let p = params(policy, mode);
+            prop_assert_eq!(choose(NEW, &fleet, &p), choose(NEW, &other, &p));
+        }
+
+        #[test]
         fn everybody_keeps_a_place_and_nobody_joins_where_it_costs_more(
             fleet in fleets(), policy in prop::sample::select(&PolicyKind::ALL), mode in prop::sample::select(&FlightMode::ALL), salt: u64,
         ) {

@@ -281,6 +281,30 @@ mod tests {
         }
 
         #[test]
+        fn a_new_replica_gets_its_share_of_new_names_and_moves_no_other(n in 1u16..10, seed: u64) {
+            let home = |replicas: u16, key: u64| {
+                let fleet: Vec<_> = (0..replicas).map(|id| candidate(id, 0, 0)).collect();
+                with(PolicyKind::Cost, Hint { key, ..NAMED }, None, &fleet).ranked[0].id.0
+            };
+            let keys = 600u64;
+            let moved: Vec<_> = (0..keys).map(|k| seed.wrapping_add(k)).filter(|k| home(n, *k) != home(n + 1, *k)).collect();
+            prop_assert!(moved.iter().all(|key| home(n + 1, *key) == n));
+            let share = moved.len() as f64 * f64::from(n + 1) / keys as f64;
+            prop_assert!((0.5..1.6).contains(&share), "{share} of its share");
+        }
+
+        #[test]
+        fn the_order_of_the_candidates_does_not_matter(
+            fleet in fleets(), policy in prop::sample::select(&PolicyKind::ALL), key: u64, home in prop::option::of(0u16..10), turn in 0usize..10,
+        ) {
+            let mut other = fleet.clone();
+            other.rotate_left(turn % fleet.len());
+            other.reverse();
+            let hint = Hint { key, ..NAMED };
+            prop_assert_eq!(with(policy, hint, home, &fleet), with(policy, hint, home, &other));
+        }
+
+        #[test]
         fn a_hint_never_overrides_health_nor_the_break_point(
             fleet in fleets(), policy in prop::sample::select(&PolicyKind::ALL), key: u64, home in prop::option::of(0u16..10), salt: u64,
         ) {

@@ -107,6 +107,23 @@ proptest! {
         prop_assert_eq!(select(request, &fleet, &p), select(request, &other, &p));
     }
 
+    /// But under the affinity rule's relative and marginal bases, whose credit is measured against the others.
+    #[test]
+    fn a_loser_that_goes_does_not_change_the_winner(
+        fleet in fleets(), policy in prop::sample::select(&[PolicyKind::Cost, PolicyKind::Affinity, PolicyKind::Load][..]), salt: u64, pick in 0usize..12,
+    ) {
+        let p = params(policy, Basis::Absolute);
+        let request = RouteRequest { body_bytes: 1, prompt_bytes: 1, blocks: 300, tokens: TURN, salt };
+        let before = select(request, &fleet, &p).unwrap();
+        prop_assert_eq!(&before, &select(request, &fleet, &p).unwrap());
+        // between equals the turn decides, and there is one fewer to take turns
+        let ties = |r: &Ranked| better(r, &before.ranked[0], policy) == Ordering::Equal;
+        prop_assume!(before.ranked.len() > 1 && before.ranked.iter().filter(|r| ties(r)).count() == 1);
+        let loser = before.ranked[1 + pick % (before.ranked.len() - 1)].id;
+        let left: Vec<_> = fleet.into_iter().filter(|c| c.id != loser).collect();
+        prop_assert_eq!(select(request, &left, &p).unwrap().ranked[0].id, before.ranked[0].id);
+    }
+
     #[test]
     fn more_load_never_improves_a_place_and_more_overlap_never_worsens_it(
         fleet in fleets(), p in rules(), salt: u64, pick in 0usize..12, more in 1u32..50,
