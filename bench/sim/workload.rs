@@ -26,6 +26,8 @@ pub(crate) struct Workload {
     /// how much slower than normal each replica is
     pub(crate) slowdown: Vec<f64>,
     pub(crate) kv_tokens: usize,
+    /// the cache of the first replica, where that is another one
+    pub(crate) first_kv_tokens: Option<usize>,
     /// not measured, ms
     pub(crate) warm_up: f64,
     /// measured, ms
@@ -48,7 +50,7 @@ pub(crate) enum Population {
 }
 
 /// The names of all workloads that need no file.
-pub(crate) const ALL: [&str; 17] = [
+pub(crate) const ALL: [&str; 18] = [
     "agents-2-few",
     "agents-2",
     "agents-8",
@@ -63,6 +65,7 @@ pub(crate) const ALL: [&str; 17] = [
     "slow-half",
     "tight-caches",
     "small-caches",
+    "one-small",
     "restart",
     "flush",
     "decode",
@@ -107,6 +110,10 @@ impl Workload {
             "small-caches" => {
                 plain(2, Agents(64), "64 coding agents, caches about half of the working set").caches(800_000)
             }
+            "one-small" => Self {
+                first_kv_tokens: Some(600_000),
+                ..plain(4, Agents(98), "98 coding agents, one replica's cache an eighth of the others'")
+            },
             "restart" => fault(Fault::Restart(20e3)),
             "flush" => fault(Fault::Flush),
             "decode" => plain(4, Talk(talk::DECODE, 400), "400 users, short prompts and long answers"),
@@ -128,7 +135,17 @@ impl Workload {
     fn plain(replicas: usize, population: Population, about: &'static str, quick: bool) -> Self {
         let (warm_up, watch) = (WARM_UP, if quick { 90e3 } else { 360e3 });
         let (slowdown, faults) = (vec![1.0; replicas], Vec::new());
-        Self { name: "", about, slowdown, kv_tokens: 4_900_000, warm_up, watch, faults, population }
+        Self {
+            name: "",
+            about,
+            slowdown,
+            kv_tokens: 4_900_000,
+            first_kv_tokens: None,
+            warm_up,
+            watch,
+            faults,
+            population,
+        }
     }
 
     fn slow(mut self, replicas: usize) -> Self {
@@ -151,13 +168,13 @@ impl Workload {
         }
     }
 
-    /// What one engine is made of.
-    pub(crate) fn engine(&self) -> Params {
+    /// What a replica's engine is made of.
+    pub(crate) fn engine(&self, replica: usize) -> Params {
         Params {
             time_scale: 1.0,
             bytes_per_token: super::content::BYTES_PER_TOKEN,
             block_tokens: super::content::ENGINE_BLOCK,
-            kv_tokens: self.kv_tokens,
+            kv_tokens: self.first_kv_tokens.filter(|_| replica == 0).unwrap_or(self.kv_tokens),
             prefill_rate: 8000.0,
             chunk_tokens: 2048,
             max_running: 256,

@@ -70,8 +70,8 @@ pub(crate) struct World<'a> {
 impl<'a> World<'a> {
     pub(crate) fn new(workload: &'a Workload, rule: Box<dyn Rule>, clients: Box<dyn Clients>) -> Self {
         let n = workload.slowdown.len();
-        let engine = |&slowdown: &f64| {
-            let mut engine = Engine::new(workload.engine());
+        let engine = |(replica, &slowdown): (usize, &f64)| {
+            let mut engine = Engine::new(workload.engine(replica));
             engine.set_slowdown(slowdown);
             engine
         };
@@ -81,7 +81,7 @@ impl<'a> World<'a> {
             clients,
             events: BinaryHeap::new(),
             now: 0.0,
-            engines: workload.slowdown.iter().map(engine).collect(),
+            engines: workload.slowdown.iter().enumerate().map(engine).collect(),
             healthy: vec![true; n],
             busy_until: vec![0.0; n],
             flights: Vec::new(),

@@ -128,10 +128,14 @@ impl HealthCheck for ReadinessProbe {
             replica.suppress();
         } else {
             let change = replica.observe(seen, self.spec.thresholds, self.fleet.clock().now());
-            if matches!(change, Some(Transition::Lifted { from: FenceReason::Connect })) {
+            if matches!(change, Some(Transition::Lifted { was_gone: true, .. })) {
                 // nobody listened there: the engine has restarted, with an empty cache
                 self.fleet.forget(replica.id);
             }
+        }
+        if replica.takes_move() {
+            // another address is another engine
+            self.fleet.forget(replica.id);
         }
         if seen == Observation::Ready && self.spec.path != MODELS {
             self.ask_for_models(replica).await;

@@ -76,6 +76,8 @@ pub struct Replica {
     pub name_hash: u64,
     /// Written by discovery, read once per attempt.
     address: RwLock<Option<SocketAddr>>,
+    /// Whether that has changed lately.
+    has_moved: AtomicBool,
     /// Guards what is known of its health; held for a few comparisons.
     standing: Mutex<Standing>,
     /// The index of its state, for the hot path. Relaxed: a choice may be one probe late anyway.
@@ -140,6 +142,7 @@ impl Replica {
             name_hash: xxh3_64(spec.name.as_bytes()),
             spec,
             address: RwLock::new(None),
+            has_moved: AtomicBool::new(false),
             standing: Mutex::default(),
             state: AtomicU8::new(0),
             trials: AtomicU32::new(0),
@@ -181,7 +184,15 @@ impl Replica {
 
     /// Sets the address that new connections use.
     pub fn set_address(&self, address: SocketAddr) {
-        *self.address.write() = Some(address);
+        let before = self.address.write().replace(address);
+        if before.is_some_and(|before| before != address) {
+            self.has_moved.store(true, Relaxed);
+        }
+    }
+
+    /// Whether its address has changed since this was asked last.
+    pub fn takes_move(&self) -> bool {
+        self.has_moved.swap(false, Relaxed)
     }
 
     /// Whether nobody is looking for its address yet; the caller does now.

@@ -23,8 +23,8 @@ use super::flow::Coming;
 const WAITING: f64 = 0.6;
 /// The same for each request that generates: engines go on generating between the chunks of a prompt.
 const INTERRUPTED: f64 = 0.3;
-/// What a millisecond of what is evicted counts: it is read again if its session comes back, and it may be held elsewhere.
-const EVICTED: f64 = 0.5;
+/// What a millisecond of what is evicted counts. Above 1: what is then read again drives out something in its turn.
+const EVICTED: f64 = 1.5;
 
 /// What is to be placed, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -45,6 +45,8 @@ pub enum Observation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     fenced: Option<FenceReason>,
+    /// Whether nobody was there at some time since it was well.
+    was_gone: bool,
     seen_any: bool,
     failures: u32,
     successes: u32,
@@ -59,6 +61,8 @@ pub enum Transition {
     Lifted {
         /// What had kept them away last.
         from: FenceReason,
+        /// Whether nobody was there at some time: then it was started anew, whatever was seen of it since.
+        was_gone: bool,
     },
 }
 
@@ -106,14 +110,17 @@ impl Health {
             Observation::Ready => {
                 self.failures = 0;
                 self.successes = self.successes.saturating_add(1);
+                self.was_gone &= self.fenced.is_some();
                 let from = self.fenced.filter(|_| self.successes >= thresholds.successes)?;
                 self.fenced = None;
-                Some(Transition::Lifted { from })
+                Some(Transition::Lifted { from, was_gone: std::mem::take(&mut self.was_gone) })
             }
             Observation::Failed(reason) => {
                 self.successes = 0;
                 self.failures = self.failures.saturating_add(1);
-                let dead_at_start = first && matches!(reason, FenceReason::Unresolved | FenceReason::Connect);
+                let is_gone = matches!(reason, FenceReason::Unresolved | FenceReason::Connect);
+                self.was_gone |= is_gone;
+                let dead_at_start = first && is_gone;
                 let fences = self.fenced.is_none() && (dead_at_start || self.failures >= thresholds.failures);
                 if fences || self.fenced.is_some() {
                     self.fenced = Some(reason);
@@ -144,7 +151,17 @@ mod tests {
         assert_eq!(h.on(FAIL, T), None);
         assert_eq!(h.on(Observation::Ready, T), None);
         assert!(!h.is_healthy());
-        assert_eq!(h.on(Observation::Ready, T), Some(Transition::Lifted { from: FenceReason::Timeout }));
+        assert_eq!(
+            h.on(Observation::Ready, T),
+            Some(Transition::Lifted { from: FenceReason::Timeout, was_gone: false })
+        );
+        // refused, then loading: an engine that restarts
+        for seen in [FenceReason::Connect, FenceReason::Connect, FenceReason::Status] {
+            h.on(Observation::Failed(seen), T);
+        }
+        h.on(Observation::Ready, T);
+        let lifted = Transition::Lifted { from: FenceReason::Status, was_gone: true };
+        assert_eq!(h.on(Observation::Ready, T), Some(lifted));
         assert!(h.is_healthy());
     }
 
