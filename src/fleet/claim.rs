@@ -14,7 +14,12 @@ use std::sync::Arc;
 pub struct ClaimGuard {
     fleet: Arc<Fleet>,
     replica: ReplicaId,
+    /// Until it is confirmed.
     claim: Option<Claim>,
+    /// Until the request is over.
+    stay: Option<Claim>,
+    /// Tokens of its answer.
+    generated: f64,
     belief: Belief,
     size: Size,
     /// Whether the turn is still to be noted.
@@ -31,6 +36,8 @@ impl ClaimGuard {
         ClaimGuard {
             fleet: fleet.clone(),
             replica,
+            stay: claim,
+            generated: 0.0,
             claim,
             belief: belief.unwrap_or_default(),
             size,
@@ -66,7 +73,7 @@ impl ClaimGuard {
             self.fleet.hints.remember(session.key, self.replica, self.size.prompt);
         }
         if std::mem::take(&mut self.is_new) {
-            self.answered(self.size.prompt, 0.0);
+            self.note(self.size.prompt, 0.0);
         }
         if let Some(claim) = self.claim.take() {
             self.fleet.residency.write().confirm(claim);
@@ -75,7 +82,12 @@ impl ClaimGuard {
     }
 
     /// It was answered; prompt and answer had so many tokens.
-    pub fn answered(&self, prompt: f64, output: f64) {
+    pub fn answered(&mut self, prompt: f64, output: f64) {
+        self.generated = output;
+        self.note(prompt, output);
+    }
+
+    fn note(&self, prompt: f64, output: f64) {
         let Some(end) = self.size.ends.own else { return };
         let block = self.size.block * prompt / self.size.prompt.max(1.0);
         self.fleet.residency.write().answered(end, Turn { replica: self.replica, tokens: prompt + output, block });
@@ -87,6 +99,8 @@ impl Drop for ClaimGuard {
         if let Some(claim) = self.claim.take() {
             self.fleet.residency.write().withdraw(claim);
             self.fleet.landings.land(claim.number(), Landing::Failed);
+        } else if let Some(stay) = self.stay {
+            self.fleet.residency.write().ended(stay, self.size.ends.own, self.generated);
         }
     }
 }

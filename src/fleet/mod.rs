@@ -303,7 +303,7 @@ impl Fleet {
         let mut overlaps: SmallVec<[u32; 64]> = smallvec::smallvec![0; self.replicas.len()];
         let residency = self.residency.read();
         if !chain.is_empty() {
-            residency.walk(chain, block, &mut overlaps);
+            residency.walk(chain, block, key.previous, &mut overlaps);
         }
         let mut confirmed = overlaps.clone();
         residency.confirmed(chain, &mut confirmed);
@@ -323,7 +323,14 @@ impl Fleet {
             tail: tail(r.id, overlaps[r.id.index()]),
             confirmed: confirmed[r.id.index()],
             load: r.load(),
-            prospect: Prospect { returning: residency.returning(r.id), ..r.prospect(now) },
+            prospect: Prospect {
+                room: residency.room(
+                    r.id,
+                    key.previous,
+                    (key.request.tokens.prompt, f64::from(overlaps[r.id.index()]) * block),
+                ),
+                ..r.prospect(now)
+            },
         };
         // who lists the model is asked first; an engine that takes any name, only for one that nobody lists
         let unlisted = LazyCell::new(|| model.is_some_and(|m| self.replicas.iter().all(|r| r.fit(m) != Fit::Listed)));

@@ -8,6 +8,7 @@
 use super::cost::Prospect;
 use super::estimate::Rates;
 use super::flow::{Coming, Flow};
+use super::room::Room;
 
 /// One request at a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +137,7 @@ impl Backlog {
             waiting: (self.waiting.len() - read) as f64,
             decoding: (self.decoding.len() + read) as f64,
             coming: self.coming(now),
-            returning: 0.0,
+            room: Room::ENDLESS,
         }
     }
 

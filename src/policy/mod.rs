@@ -16,6 +16,7 @@ pub mod lane;
 pub mod progress;
 pub mod queue;
 pub mod retry;
+pub mod room;
 pub mod score;
 pub mod select;
 pub mod slow_start;

@@ -4,6 +4,7 @@ use super::cost::{Price, Prospect, Tokens, price};
 use super::flight::{Flight, FlightParams};
 use super::hint::HintUse;
 use super::lane::Gate;
+use super::room;
 use super::score::{AffinityParams, LoadParams, Peers};
 use crate::types::{PolicyKind, ReplicaId};
 use smallvec::SmallVec;
@@ -151,8 +152,11 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
     pool.sort_unstable_by_key(|c| c.id);
     let peers = Peers { lead: pool.iter().map(|c| c.overlap).max()?, least: pool.iter().map(|c| c.overlap).min()? };
     let turn = usize::try_from(request.salt % pool.len() as u64).unwrap_or(0);
+    let mut lost = room::losses(pool.iter().map(|c| c.prospect.room));
     pool.rotate_left(turn);
-    let mut ranked: SmallVec<[Ranked; 4]> = pool.iter().map(|c| rank(request, *c, peers, params)).collect();
+    lost.rotate_left(turn);
+    let mut ranked: SmallVec<[Ranked; 4]> =
+        pool.iter().zip(lost).map(|(c, lost)| rank(request, *c, lost, peers, params)).collect();
     // the sort is stable: what compares equal keeps its turn in the rotation
     ranked.sort_by(|a, b| better(a, b, params.policy));
     let reason = match params.policy {
@@ -165,9 +169,9 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
     Some(Decision { preferred: ranked.len(), ranked, reason, flight: None, hint: None, gate: Gate::Open })
 }
 
-fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> Ranked {
+fn rank(request: RouteRequest, c: Candidate, lost: f64, peers: Peers, params: &Params) -> Ranked {
     let mut credit = 0;
-    let price = price(request.tokens, c.overlap, c.tail, &c.prospect);
+    let price = price(request.tokens, (c.overlap, c.tail), lost, &c.prospect);
     let score = match params.policy {
         PolicyKind::Cost => -price.total(),
         PolicyKind::Affinity => {

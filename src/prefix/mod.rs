@@ -3,6 +3,7 @@
 //!
 //! **Architecture invariant:** no clock, no lock, no IO. The one lock around these values lives in `fleet`.
 
+pub mod crowd;
 pub mod fingerprint;
 pub mod index;
 pub mod lru;

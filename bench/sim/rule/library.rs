@@ -25,6 +25,7 @@ struct Booked {
     replica: usize,
     units: u32,
     claim: Option<Claim>,
+    stay: Option<Claim>,
     ticket: Ticket,
     belief: Belief,
     read: Option<PromptRead>,
@@ -114,7 +115,7 @@ impl Rule for Library {
             block: in_tokens(self.params.load.block_bytes),
             output: self.model.output,
         };
-        self.residency.walk(&request.chain, tokens.block, &mut overlaps);
+        self.residency.walk(&request.chain, tokens.block, request.ends.previous, &mut overlaps);
         let (turn, previous) = (self.residency.turn(request.ends.previous), request.ends.previous);
         let tail = |slot: usize| match (turn, previous) {
             (Some(turn), Some(end)) if turn.replica == id_of(slot) && overlaps[slot] >= end.blocks => {
@@ -125,6 +126,10 @@ impl Rule for Library {
         let mut confirmed = overlaps.clone();
         self.residency.confirmed(&request.chain, &mut confirmed);
         let prior = Prior::of(self.rates.iter().copied());
+        let room = |slot: usize| {
+            let known = f64::from(overlaps[slot]) * tokens.block;
+            self.residency.room(id_of(slot), request.ends.previous, (tokens.prompt, known))
+        };
         let candidate = |slot: usize| Candidate {
             id: id_of(slot),
             healthy: know.healthy[slot],
@@ -132,10 +137,7 @@ impl Rule for Library {
             tail: tail(slot),
             confirmed: confirmed[slot],
             load: self.loads[slot],
-            prospect: Prospect {
-                returning: self.residency.returning(id_of(slot)),
-                ..self.backlogs[slot].prospect(self.rates[slot].with(prior), now)
-            },
+            prospect: Prospect { room: room(slot), ..self.backlogs[slot].prospect(self.rates[slot].with(prior), now) },
         };
         let candidates: Vec<Candidate> = (0..self.loads.len()).map(candidate).collect();
         let route = RouteRequest {
@@ -154,8 +156,15 @@ impl Rule for Library {
         let claimed = (!request.chain.is_empty()).then(|| self.residency.claim(&request.chain, weight, first.id));
         let (claim, belief) = claimed.unzip();
         let ticket = self.backlogs[replica].begin(now, first.price.prefill, true);
-        let booked =
-            Booked { replica, units: first.units, claim, ticket, belief: belief.unwrap_or_default(), read: None };
+        let booked = Booked {
+            replica,
+            units: first.units,
+            stay: claim,
+            claim,
+            ticket,
+            belief: belief.unwrap_or_default(),
+            read: None,
+        };
         self.booked.insert(request.id, booked);
         let cached = size(first.held);
         let ttft_ms = (self.params.policy == PolicyKind::Cost).then_some(first.price.queue + first.price.prefill);
@@ -182,6 +191,9 @@ impl Rule for Library {
         let Some(booked) = self.release(request.id, now) else { return };
         if let Some(claim) = booked.claim {
             self.residency.confirm(claim);
+        }
+        if let Some(stay) = booked.stay {
+            self.residency.ended(stay, request.ends.own, to_float(seen.output_tokens as u64));
         }
         self.learn(request, &booked, seen, now);
     }

@@ -30,7 +30,7 @@ fn serve(r: &mut Residency, chain: &Arc<[u64]>, cached: u32) -> (Belief, bool) {
 
 fn overlap(r: &Residency, prints: &[u64]) -> u32 {
     let mut out = [0; 2];
-    r.walk(prints, BLOCK, &mut out);
+    r.walk(prints, BLOCK, None, &mut out);
     out[0]
 }
 
