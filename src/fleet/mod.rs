@@ -124,6 +124,12 @@ impl Fleet {
         Fleet { rules, ..self }
     }
 
+    /// The same fleet on `clock`, before anything happens in it.
+    #[must_use]
+    pub fn on(self, clock: Clock) -> Self {
+        Fleet { clock, ..self }
+    }
+
     /// All replicas, in the order of their slots.
     pub fn replicas(&self) -> &[Arc<Replica>] {
         &self.replicas
@@ -141,7 +147,7 @@ impl Fleet {
 
     /// The clock that work is measured on.
     pub fn clock(&self) -> Clock {
-        self.clock
+        self.clock.clone()
     }
 
     /// What is learned of models.

@@ -213,7 +213,7 @@ mod tests {
             let mut held = Vec::new();
             for (op, n) in ops {
                 match op {
-                    0 => held.push(Reservation::new(r.clone(), share(n), clock)),
+                    0 => held.push(Reservation::new(r.clone(), share(n), clock.clone())),
                     1 => if let Some(h) = held.last_mut() { h.first_token(); h.shrink() },
                     _ => drop(if held.is_empty() { None } else { Some(held.swap_remove(n as usize % held.len())) }),
                 }
