@@ -9,3 +9,4 @@ pub mod lru;
 pub mod replica_set;
 pub mod residency;
 pub mod turns;
+pub mod uses;

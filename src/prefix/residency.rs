@@ -128,10 +128,10 @@ impl Residency {
 
     /// How many leading blocks of `chain`, `block` tokens each, each replica holds or is about to hold.
     pub fn walk(&self, chain: &[u64], block: f64, overlaps: &mut [u32]) {
-        let marks = self.index.walk(chain, overlaps);
-        for (overlap, at) in overlaps.iter_mut().zip(&self.replicas) {
-            if *overlap > 0 {
-                *overlap = at.lru.held(&marks, *overlap, block);
+        let runs = self.index.walk(chain, overlaps);
+        for (id, (overlap, at)) in (0..).map(ReplicaId).zip(overlaps.iter_mut().zip(&self.replicas)) {
+            if *overlap > 0 && at.lru.evicts() {
+                *overlap = at.lru.held(&runs.at(id), *overlap, block);
             }
         }
     }
@@ -165,7 +165,8 @@ impl Residency {
     pub fn claim(&mut self, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> (Claim, Belief) {
         self.next += 1;
         let (number, now) = (self.next, stamp(self.next));
-        let (added_from, marks) = self.index.hold(chain, replica, now);
+        let (added_from, runs) = self.index.hold(chain, replica, now);
+        let marks = runs.at(replica);
         let tail = self
             .turn(size.ends.previous)
             .filter(|turn| turn.replica == replica)
