@@ -170,24 +170,13 @@ impl Drop for Reservation {
 
 #[cfg(test)]
 mod tests {
-    use super::super::replica::{ReplicaSpec, Role};
+    use super::super::testing::spec;
     use super::*;
     use crate::types::ReplicaId;
-    use http::HeaderValue;
     use proptest::prelude::*;
 
     fn replica() -> Arc<Replica> {
-        let spec = ReplicaSpec {
-            name: "r".into(),
-            host: "h".into(),
-            port: 1,
-            prefix: String::new(),
-            authority: HeaderValue::from_static("h"),
-            models: vec![],
-            authorization: None,
-            role: Role::default(),
-        };
-        Arc::new(Replica::new(ReplicaId(0), spec))
+        Arc::new(Replica::new(ReplicaId(0), spec("r")))
     }
 
     fn share(units: u32) -> Share {
