@@ -4,7 +4,7 @@
 use super::Fleet;
 use super::landing::Landing;
 use crate::policy::hint::Hint;
-use crate::prefix::residency::{Belief, Claim, Size};
+use crate::prefix::residency::{Belief, Claim, Served, Size};
 use crate::prefix::turns::Turn;
 use crate::types::ReplicaId;
 use std::sync::Arc;
@@ -26,7 +26,12 @@ pub struct ClaimGuard {
     is_new: bool,
     /// The session that finds its home here.
     session: Option<Hint>,
+    /// The session that came home, and the tokens of its prompt before.
+    returned: Option<(Hint, f64)>,
 }
+
+/// The least share of the prompt before that the index must not know, and so many tokens, to tell what a home is worth.
+const UNKNOWN: (f64, f64) = (0.25, 1024.0);
 
 impl ClaimGuard {
     /// Claims `chain` for `replica`.
@@ -43,6 +48,7 @@ impl ClaimGuard {
             size,
             is_new: true,
             session: None,
+            returned: None,
         }
     }
 
@@ -70,7 +76,9 @@ impl ClaimGuard {
     /// The engine has generated: the prompt is held.
     pub fn confirm(&mut self) {
         if let Some(session) = self.session.take() {
-            self.fleet.hints.remember(session.key, self.replica, self.size.prompt);
+            let before = self.fleet.hints.remember(session.key, self.replica, self.size.prompt);
+            let before = before.filter(|last| last.replica == self.replica);
+            self.returned = before.map(|last| (session, f64::from(last.tokens)));
         }
         if std::mem::take(&mut self.is_new) {
             self.note(self.size.prompt, 0.0);
@@ -78,6 +86,17 @@ impl ClaimGuard {
         if let Some(claim) = self.claim.take() {
             self.fleet.residency.write().confirm(claim);
             self.fleet.landings.land(claim.number(), Landing::Read);
+        }
+    }
+
+    /// Its answer told how many tokens came from the cache; see [`Fleet::report`].
+    pub fn served(&self, served: Served) {
+        self.fleet.report(self.replica, &self.belief, served);
+        let Some((session, before)) = self.returned else { return };
+        let (held, _) = self.belief.tokens();
+        let unknown = before.min(served.prompt) - held;
+        if unknown >= UNKNOWN.1.max(UNKNOWN.0 * before) {
+            self.fleet.hints.prove(session.key, (served.cached - held) / unknown);
         }
     }
 

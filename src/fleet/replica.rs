@@ -1,12 +1,11 @@
 //! One replica: where it is, what it serves, how it is, and what is promised to it.
 
+use super::work::SharedWork;
 use crate::api::catalogue::Catalogue;
-use crate::policy::backlog::Backlog;
 use crate::policy::cost::Prospect;
 use crate::policy::errors::TRIALS;
-use crate::policy::estimate::{self, Rates};
 use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
-use crate::policy::progress::{Signs, Watch};
+use crate::policy::progress::Signs;
 use crate::policy::standing::{Standing, State};
 use crate::types::ReplicaId;
 use arc_swap::ArcSwapOption;
@@ -94,8 +93,8 @@ pub struct Replica {
     completed: AtomicU64,
     pub(super) load: AtomicU32,
     pub(super) inflight: AtomicU32,
-    /// Guards the promised work and the learned rates; held for a few additions.
-    pub(super) work: Mutex<Work>,
+    /// The promised work and the learned rates.
+    pub(super) work: SharedWork,
     probe_failures: [AtomicU64; FenceReason::ALL.len()],
     /// Probes that timed out and did not count.
     suppressed: AtomicU64,
@@ -125,14 +124,6 @@ fn time_of(bits: u64) -> f64 {
     if bits == 0 { f64::NEG_INFINITY } else { f64::from_bits(bits) }
 }
 
-/// What is promised to a replica, and how fast it is believed to be.
-#[derive(Debug)]
-pub(super) struct Work {
-    pub(super) backlog: Backlog,
-    pub(super) rates: Rates,
-    pub(super) watch: Watch,
-}
-
 impl Replica {
     /// A replica without an address, believed healthy until the first probe says otherwise.
     pub fn new(id: ReplicaId, spec: ReplicaSpec) -> Self {
@@ -152,7 +143,7 @@ impl Replica {
             completed: never(),
             load: AtomicU32::new(0),
             inflight: AtomicU32::new(0),
-            work: Mutex::new(Work { backlog: Backlog::default(), rates: estimate::START, watch: Watch::default() }),
+            work: SharedWork::default(),
             probe_failures: Default::default(),
             suppressed: AtomicU64::new(0),
             transitions: Default::default(),
@@ -212,11 +203,17 @@ impl Replica {
 
     /// Whether it is one for `model`: what the configuration says counts, else what its engine lists.
     pub fn fit(&self, model: &str) -> Fit {
-        if !self.spec.models.is_empty() {
-            return if self.spec.models.iter().any(|own| own == model) { Fit::Listed } else { Fit::No };
-        }
+        let is_listed = match &*self.catalogue.load() {
+            Some(known) if self.spec.models.is_empty() => known.lists(model),
+            _ => self.spec.models.iter().any(|own| own == model),
+        };
+        if is_listed { Fit::Listed } else { self.fit_of_unlisted() }
+    }
+
+    /// The same for a model that it does not list.
+    pub(super) fn fit_of_unlisted(&self) -> Fit {
         match &*self.catalogue.load() {
-            Some(known) if known.lists(model) => Fit::Listed,
+            _ if !self.spec.models.is_empty() => Fit::No,
             Some(known) if known.is_easygoing() => Fit::Easygoing,
             Some(known) if !known.is_empty() => Fit::No,
             _ => Fit::Unknown,
@@ -359,9 +356,9 @@ impl Replica {
 
     /// What the requests there show; `None` if there are none that generate.
     pub fn signs(&self, now: f64) -> Option<Signs> {
-        let watch = &mut self.work.lock().watch;
-        watch.hear(self.heard());
-        watch.signs(now)
+        let work = &mut *self.work.lock();
+        work.watch.hear(self.heard());
+        work.watch.signs(now)
     }
 
     /// A probe timed out and does not count.
@@ -402,8 +399,7 @@ impl Replica {
 
     /// The work and the rates here, `now` being milliseconds on the fleet's clock.
     pub fn prospect(&self, now: f64) -> Prospect {
-        let work = self.work.lock();
-        work.backlog.prospect(work.rates, now)
+        self.work.prospect(now)
     }
 
     /// Requests here.

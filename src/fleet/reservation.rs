@@ -170,24 +170,13 @@ impl Drop for Reservation {
 
 #[cfg(test)]
 mod tests {
-    use super::super::replica::{ReplicaSpec, Role};
+    use super::super::testing::spec;
     use super::*;
     use crate::types::ReplicaId;
-    use http::HeaderValue;
     use proptest::prelude::*;
 
     fn replica() -> Arc<Replica> {
-        let spec = ReplicaSpec {
-            name: "r".into(),
-            host: "h".into(),
-            port: 1,
-            prefix: String::new(),
-            authority: HeaderValue::from_static("h"),
-            models: vec![],
-            authorization: None,
-            role: Role::default(),
-        };
-        Arc::new(Replica::new(ReplicaId(0), spec))
+        Arc::new(Replica::new(ReplicaId(0), spec("r")))
     }
 
     fn share(units: u32) -> Share {
@@ -213,7 +202,7 @@ mod tests {
             let mut held = Vec::new();
             for (op, n) in ops {
                 match op {
-                    0 => held.push(Reservation::new(r.clone(), share(n), clock)),
+                    0 => held.push(Reservation::new(r.clone(), share(n), clock.clone())),
                     1 => if let Some(h) = held.last_mut() { h.first_token(); h.shrink() },
                     _ => drop(if held.is_empty() { None } else { Some(held.swap_remove(n as usize % held.len())) }),
                 }

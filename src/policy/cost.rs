@@ -72,6 +72,7 @@ pub struct Price {
 
 impl Price {
     /// The sum.
+    #[inline]
     pub fn total(&self) -> f64 {
         self.queue + self.prefill + self.decode + self.imposed + self.coming + self.evicted
     }
@@ -104,6 +105,7 @@ impl Prospect {
 impl Tokens {
     /// Tokens that a replica with `overlap` blocks and a `tail` of tokens after them holds, and those it does not. The
     /// last token is always read.
+    #[inline]
     pub fn split(&self, overlap: u32, tail: f64) -> (f64, f64) {
         let cached = (f64::from(overlap) * self.block + tail).min((self.prompt - 1.0).max(0.0));
         (cached, (self.prompt - cached).max(1.0))
@@ -112,6 +114,7 @@ impl Tokens {
 
 /// The price of a request where `overlap` blocks of it and a `tail` of tokens are held, and where others lose `lost` tokens
 /// by its session; see [`super::room`].
+#[inline]
 pub fn price(tokens: Tokens, (overlap, tail): (u32, f64), lost: f64, at: &Prospect) -> Price {
     let (cached, new) = tokens.split(overlap, tail);
     let prefill = at.rates.prefill_ms(new, cached);

@@ -15,9 +15,12 @@ pub mod hint;
 pub mod lane;
 pub mod progress;
 pub mod queue;
+pub mod ranking;
 pub mod retry;
 pub mod room;
 pub mod score;
 pub mod select;
 pub mod slow_start;
 pub mod standing;
+#[cfg(test)]
+pub(crate) mod testing;

@@ -19,6 +19,7 @@
 //! elsewhere, it is cheaper for them to go there. Which replicas it is does not change with the load, or whoever moved
 //! would be driven back.
 
+use crate::types::ReplicaId;
 use smallvec::SmallVec;
 
 /// A replica's cache as the session of a request sees it.
@@ -41,28 +42,45 @@ impl Room {
     /// For any number of sessions.
     pub const ENDLESS: Room = Room { keeps: f64::INFINITY, others: 0.0, own: 0.0, sessions: f64::INFINITY };
 
+    /// Tokens that do not fit; negative while all do.
+    fn excess(&self) -> f64 {
+        self.others + self.own - self.keeps * FULL
+    }
+
     /// Tokens that the others lose by this session.
     fn lost(&self) -> f64 {
-        let excess = self.others + self.own - self.keeps * FULL;
+        let excess = self.excess();
         if excess > 0.0 { self.others.min(self.keeps) * (self.own / excess).min(1.0) } else { 0.0 }
     }
 }
 
-/// Tokens that the other sessions of each replica lose by this one, in the order of `rooms`, which is that of slots.
-/// `excess` and `few` as in the head of this module.
-pub fn losses(rooms: impl Iterator<Item = Room>) -> SmallVec<[f64; 8]> {
-    let (mut needs, mut keeps, mut own) = (0.0, 0.0, 0.0f64);
-    let mut lost: SmallVec<[f64; 8]> = rooms
-        .inspect(|room| {
-            needs += room.others;
-            keeps += room.keeps * FULL;
-            own = own.max(room.own);
-        })
-        .map(|room| room.lost())
-        .collect();
+/// What the sessions of each candidate lose, in the order of the candidates; empty where nobody loses anything.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Losses(SmallVec<[f64; 8]>);
+
+impl Losses {
+    /// Tokens, candidate by candidate.
+    pub fn each(&self) -> impl Iterator<Item = f64> + '_ {
+        self.0.iter().copied().chain(std::iter::repeat(0.0))
+    }
+}
+
+/// What the other sessions of each of `rooms` lose by this one. `excess` and `few` as in the head of this module.
+pub fn losses<'a>(rooms: impl Iterator<Item = (ReplicaId, &'a Room)> + Clone) -> Losses {
+    let (mut needs, mut keeps, mut own, mut all, mut fit) = (0.0, 0.0, 0.0f64, 0, true);
+    for (_, room) in rooms.clone() {
+        needs += room.others;
+        keeps += room.keeps * FULL;
+        own = own.max(room.own);
+        all += 1;
+        fit &= room.excess() <= 0.0;
+    }
+    if fit {
+        return Losses::default();
+    }
+    let mut lost: SmallVec<[f64; 8]> = rooms.clone().map(|(_, room)| room.lost()).collect();
     needs += own;
     if needs > keeps {
-        let all = lost.len();
         #[expect(
             clippy::cast_precision_loss,
             clippy::cast_possible_truncation,
@@ -70,9 +88,16 @@ pub fn losses(rooms: impl Iterator<Item = Room>) -> SmallVec<[f64; 8]> {
             reason = "at most all"
         )]
         let few = (all as f64 * (needs - keeps) / needs).ceil() as usize;
-        lost[all - few.min(all)..].fill(0.0);
+        let mut ids: SmallVec<[ReplicaId; 64]> = rooms.clone().map(|(id, _)| id).collect();
+        ids.sort_unstable();
+        let first = ids.get(ids.len() - few.min(ids.len())).copied();
+        for (lost, (id, _)) in lost.iter_mut().zip(rooms) {
+            if first.is_some_and(|first| id >= first) {
+                *lost = 0.0;
+            }
+        }
     }
-    lost
+    Losses(lost)
 }
 
 #[cfg(test)]
@@ -85,7 +110,7 @@ mod tests {
     }
 
     fn lost<const N: usize>(rooms: [Room; N]) -> Vec<f64> {
-        losses(rooms.into_iter()).to_vec()
+        losses((0..).map(ReplicaId).zip(&rooms)).each().take(N).collect()
     }
 
     #[test]
@@ -115,10 +140,11 @@ mod tests {
             let all = |own: f64| -> Vec<Room> {
                 rooms.iter().map(|&(keeps, others)| Room { keeps, others, own, sessions: 1.0 }).collect()
             };
-            let some = losses(all(own).into_iter());
-            for (lost, room) in some.iter().zip(all(own)) {
-                prop_assert!((0.0..=room.others.min(room.keeps)).contains(lost));
-                let larger = Room { own: own + more, ..room };
+            let these = all(own);
+            let some = losses((0..).map(ReplicaId).zip(&these));
+            for (lost, room) in some.each().zip(&these) {
+                prop_assert!((0.0..=room.others.min(room.keeps)).contains(&lost));
+                let larger = Room { own: own + more, ..*room };
                 prop_assert!(room.lost() <= larger.lost() + 1e-6);
             }
         }

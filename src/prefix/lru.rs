@@ -25,7 +25,7 @@ pub struct Mark<Age> {
     pub end: u32,
     /// Its last use.
     pub used: Age,
-    /// Whether one replica alone holds it, so that nobody else's use is taken for its own.
+    /// Whether the use is known to be its replica's own.
     pub own: bool,
 }
 
@@ -156,9 +156,14 @@ impl LruModel {
         }
     }
 
+    /// Whether anything that was read may be gone.
+    pub fn evicts(&self) -> bool {
+        self.keeps.is_finite() || self.floor.is_some()
+    }
+
     /// How many of the first `most` blocks of a chain are there, `block` tokens each.
     pub fn held(&self, runs: &Marks, most: u32, block: f64) -> u32 {
-        if self.keeps.is_infinite() && self.floor.is_none() {
+        if !self.evicts() {
             return most;
         }
         let mut held = 0;

@@ -10,3 +10,4 @@ pub mod lru;
 pub mod replica_set;
 pub mod residency;
 pub mod turns;
+pub mod uses;

@@ -139,13 +139,11 @@ impl Residency {
     }
 
     /// How many leading blocks of `chain`, `block` tokens each, each replica holds or is about to hold.
-    pub fn walk(&self, chain: &[u64], block: f64, previous: Option<Place>, overlaps: &mut [u32]) {
-        let marks = self.index.walk(chain, overlaps);
-        let session = self.crowd.session(previous);
-        for ((overlap, at), id) in overlaps.iter_mut().zip(&self.replicas).zip(0..) {
-            if *overlap > 0 {
-                let marks = used_by(session, ReplicaId(id), block, &marks);
-                *overlap = at.lru.held(&marks, *overlap, block);
+    pub fn walk(&self, chain: &[u64], block: f64, session: Option<Session>, overlaps: &mut [u32]) {
+        let runs = self.index.walk(chain, overlaps);
+        for (id, (overlap, at)) in (0..).map(ReplicaId).zip(overlaps.iter_mut().zip(&self.replicas)) {
+            if *overlap > 0 && at.lru.evicts() {
+                *overlap = at.lru.held(&used_by(session, id, block, runs.at(id)), *overlap, block);
             }
         }
     }
@@ -173,10 +171,13 @@ impl Residency {
         }
     }
 
-    /// The cache of `replica` as the session of a prompt of `prompt` tokens sees it, of which `known` are there.
-    pub fn room(&self, replica: ReplicaId, previous: Option<Place>, (prompt, known): (f64, f64)) -> Room {
-        let session = self.crowd.session(previous);
-        let own = (prompt - session.map_or(known, |s| s.trunk)).max(0.0);
+    /// The session whose last prompt ended there.
+    pub fn session(&self, previous: Option<Place>) -> Option<Session> {
+        self.crowd.session(previous)
+    }
+
+    /// The cache of `replica` as a session sees it that needs `own` tokens there.
+    pub fn room(&self, replica: ReplicaId, session: Option<Session>, own: f64) -> Room {
         let mut others = self.crowd.residents(replica);
         if let Some(here) = session.filter(|s| s.replica == replica && s.is_expected()) {
             others = Residents { sessions: others.sessions - 1, tokens: others.tokens - here.needs() };
@@ -204,12 +205,12 @@ impl Residency {
     pub fn claim(&mut self, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> (Claim, Belief) {
         self.next += 1;
         let (number, now) = (self.next, stamp(self.next));
-        let (added_from, marks) = self.index.hold(chain, replica, now);
+        let (added_from, runs) = self.index.hold(chain, replica, now);
         #[expect(clippy::cast_precision_loss, reason = "blocks of a prompt fit a float")]
         let there = added_from as f64 * size.block;
         let came = self.crowd.come(number, size.ends, replica, (size.prompt, there));
         let session = came.and_then(|(before, _)| before);
-        let marks = used_by(session, replica, size.block, &marks);
+        let marks = used_by(session, replica, size.block, runs.at(replica));
         let at = self.at(replica);
         let known = at.pending.iter().filter(|o| o.reads(chain)).map(|o| o.added_from).fold(added_from, usize::min);
         let (key, tokens) = (chain.get(added_from).copied(), size.prompt);
@@ -364,8 +365,7 @@ impl Belief {
 
 /// The runs of a chain at a replica where its session was: beyond what it shares with others, they were last used when
 /// it was there last, whoever used them elsewhere since.
-fn used_by(session: Option<Session>, replica: ReplicaId, block: f64, marks: &Marks) -> Marks {
-    let mut marks = marks.clone();
+fn used_by(session: Option<Session>, replica: ReplicaId, block: f64, mut marks: Marks) -> Marks {
     if let Some((session, used)) = session.and_then(|s| Some((s, stamp(s.last_use(replica)?)))) {
         for mark in marks.iter_mut().filter(|m| f64::from(m.end) * block > session.trunk + 1.0) {
             (mark.used, mark.own) = (used, true);

@@ -144,7 +144,7 @@ impl Proxy {
     /// Walks the ranking that was made for the first attempt.
     async fn next_choice(&self, session: &mut Session, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
         let failed = ctx.route.as_mut().and_then(|route| {
-            let failed = route.decision.ranked.get(route.position)?.id;
+            let failed = route.decision.ranked.at(route.position)?.id;
             match route.verdict {
                 Verdict::Again => route.renewed = true,
                 Verdict::Next | Verdict::GiveUp => {
@@ -158,7 +158,7 @@ impl Proxy {
         });
         let permit = self.room_again(session, ctx).await?;
         let chain = ctx.chain();
-        let next = ctx.route.as_ref().and_then(|route| route.decision.ranked.get(route.position));
+        let next = ctx.route.as_ref().and_then(|route| route.decision.ranked.at(route.position));
         let next = next.and_then(|next| self.router.take(*next, ctx.prompt.to_place(&chain)));
         let Some((reservation, claim)) = next else {
             return refuse(ctx, ErrorKind::NoReplica);

@@ -189,11 +189,11 @@ impl Proxy {
         // without a word on the cache, what was new can only be told where nothing was known
         let told = cached.or((attempt.claim.belief().known == 0).then_some(0));
         attempt.reservation.learn(Reported { prompt, cached: told, output: completion });
-        let (Some(cached), replica) = (cached, attempt.reservation.replica().id) else { return };
-        if let Some(chosen) = ctx.route.as_ref().and_then(|r| r.decision.ranked.get(r.position)) {
+        let Some(cached) = cached else { return };
+        if let Some(chosen) = ctx.route.as_ref().and_then(|r| r.decision.ranked.at(r.position)) {
             self.metrics.predicted((chosen.held as u64).min(prompt));
         }
-        fleet.report(replica, attempt.claim.belief(), Served { prompt: whole, cached: cached as f64, output: made });
+        attempt.claim.served(Served { prompt: whole, cached: cached as f64, output: made });
     }
 
     /// The engine has read the prompt: it holds it, and what is left to do is decoding.

@@ -95,7 +95,7 @@ impl Proxy {
         let Some(route) = &ctx.route else { return Verdict::GiveUp };
         // what one replica keeps, another one does not know: its word for that would hide the failure. But where nobody
         // listens any more, not to know is the truth
-        let failed = route.decision.ranked.get(route.position).map(|r| r.id);
+        let failed = route.decision.ranked.at(route.position).map(|r| r.id);
         let may_move = ctx.prompt.pinned.is_none_or(|keeper| Some(keeper) != failed) || failure.is_connect();
         let progress = Progress {
             attempts: route.attempts,
