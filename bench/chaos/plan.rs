@@ -70,18 +70,30 @@ pub(crate) enum Fault {
     /// ms before each piece
     Slow(f64),
     /// the connection goes before a byte was answered, with a reset or without
-    Lost { resets: bool },
+    Lost {
+        resets: bool,
+    },
     /// an error, with `Retry-After` or without
-    Status { code: u16, comes_back: bool },
+    Status {
+        code: u16,
+        comes_back: bool,
+    },
     Garbage,
     /// part of a head, then the end
     HalfHead,
     /// so many bytes of the body, then the end
-    Cut { at: usize, resets: bool },
+    Cut {
+        at: usize,
+        resets: bool,
+    },
     /// so many bytes of the body, then what is no chunk
-    BadChunk { at: usize },
+    BadChunk {
+        at: usize,
+    },
     /// so many bytes of the body, then silence
-    Stall { at: usize },
+    Stall {
+        at: usize,
+    },
     /// silence instead of an answer
     Silent,
     /// the last event is missing, although the body ends as it should
@@ -91,8 +103,22 @@ pub(crate) enum Fault {
 }
 
 const WORDS: [&str; 16] = [
-    "the", "cache", "holds", "what", "was", "read", "\\n", "gr\\u00fc\\u00df", "of", "it", "\\\"", "token", "\u{e9}t\u{e9}",
-    "and", "then", "\\\\",
+    "the",
+    "cache",
+    "holds",
+    "what",
+    "was",
+    "read",
+    "\\n",
+    "gr\\u00fc\\u00df",
+    "of",
+    "it",
+    "\\\"",
+    "token",
+    "\u{e9}t\u{e9}",
+    "and",
+    "then",
+    "\\\\",
 ];
 
 impl Kind {

@@ -9,7 +9,7 @@ mod oracles;
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 
-static ORACLE: LazyLock<fn(&[u8])> = LazyLock::new(|| {
+static ORACLE: LazyLock<oracles::Oracle> = LazyLock::new(|| {
     let name = std::env::var("RAMJET_FUZZ").unwrap_or_default();
     let found = oracles::ALL.into_iter().find(|(known, _)| *known == name);
     found.unwrap_or_else(|| panic!("RAMJET_FUZZ must name a target, not {name:?}")).1

@@ -10,6 +10,8 @@ mod dialects;
 mod draining;
 mod encoded;
 mod failover;
+#[cfg(feature = "bench")]
+mod faults;
 mod fencing;
 mod flight;
 mod frozen;

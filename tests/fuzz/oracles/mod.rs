@@ -13,6 +13,9 @@ mod request;
 mod sse;
 mod tree;
 
+/// Panics where an input breaks a promise.
+pub(crate) type Oracle = fn(&[u8]);
+
 /// Every target.
-pub(crate) const ALL: [(&str, fn(&[u8])); 4] =
+pub(crate) const ALL: [(&str, Oracle); 4] =
     [("request", request::check), ("sse", sse::check), ("canonical", canonical::check), ("config", config::check)];
