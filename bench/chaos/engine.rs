@@ -185,9 +185,8 @@ async fn attempt(engine: &Engine, wire: &mut Wire, id: u64, entry: &Entry) -> Op
             wire.write(b"HTTP/1.1 200 OK\r\nContent-Type: applic").await.ok().map(|()| false)
         }
         Fault::Silent => {
-            entry.end(End::Final);
             tokio::time::sleep(SILENCE).await;
-            Some(false)
+            None
         }
         _ => speak(wire, entry, &name_of(id, entry), &answer, fault, ask.kind).await,
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::client::{Ending, Outcome};
 use super::ledger::{Attempt, End, Ledger};
-use super::plan::{self, Ask};
+use super::plan::{self, Ask, Framing};
 
 /// The router's words for what engines did. Any other error is its own.
 const BY_ENGINES: [&str; 5] =
@@ -24,6 +24,8 @@ pub(crate) struct Tally {
 struct Meant {
     body: Vec<u8>,
     is_whole: bool,
+    /// Only the end of the connection says where it ends.
+    ends_with_connection: bool,
 }
 
 impl Tally {
@@ -73,11 +75,12 @@ fn judge(seed: u64, id: u64, ask: &Ask, outcome: &Outcome, ledger: &Ledger) -> R
 
 fn meant(seed: u64, id: u64, ask: &Ask, number: usize, status: u16, attempt: &Attempt) -> Meant {
     if status != 200 {
-        return Meant { body: plan::error_body(id, number).into(), is_whole: true };
+        return Meant { body: plan::error_body(id, number).into(), is_whole: true, ends_with_connection: false };
     }
     let answer = plan::answer(seed, id, number, ask.kind, ask.streams);
     let (length, is_whole) = attempt.fault.sends(answer.body.len(), ask.kind);
-    Meant { body: answer.body[..length].to_vec(), is_whole }
+    let ends_with_connection = answer.framing == Framing::Close;
+    Meant { body: answer.body[..length].to_vec(), is_whole, ends_with_connection }
 }
 
 fn compare(meant: &Meant, outcome: &Outcome, attempt: &Attempt) -> Result<(), String> {
@@ -85,7 +88,11 @@ fn compare(meant: &Meant, outcome: &Outcome, attempt: &Attempt) -> Result<(), St
         let same = meant.body.iter().zip(&outcome.body).take_while(|(a, b)| a == b).count();
         return Err(format!("corrupted: other bytes from {same} on, of {}", meant.body.len()));
     }
-    // all connections of an engine may go in the middle of what was meant to be whole
+    // all connections of an engine may go in the middle of what was meant to be whole; nobody can tell where that would
+    // have been the end
+    if attempt.end == End::Torn && meant.ends_with_connection && outcome.ending != Ending::Hung {
+        return Ok(());
+    }
     let is_whole = meant.is_whole && attempt.end != End::Torn;
     match outcome.ending {
         Ending::Whole if !is_whole => Err("a cut answer ended as if it were whole".to_owned()),
@@ -115,4 +122,88 @@ fn own_error(status: u16, outcome: &Outcome, attempts: &[Attempt]) -> Result<Str
         return Err(format!("{code}, although the engine answered"));
     }
     Ok(format!("refused: {code}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::plan::Fault;
+
+    const SEED: u64 = 7;
+
+    /// What is done to a good answer.
+    type Change = fn(&mut Outcome);
+
+    /// What the judge says of an answer to the first request whose first attempt goes wrong as wanted.
+    fn said(wanted: impl Fn(Fault) -> bool, end: End, change: impl Fn(&mut Outcome)) -> Result<String, String> {
+        let of = |id: u64| {
+            let ask = plan::ask(SEED, id);
+            let answer = plan::answer(SEED, id, 0, ask.kind, ask.streams);
+            let fault = plan::fault(SEED, id, 0, &answer, ask.streams);
+            (ask, answer, fault)
+        };
+        let id = (0..1000).find(|id| wanted(of(*id).2)).unwrap();
+        let (ask, answer, fault) = of(id);
+        let ledger = Ledger::default();
+        let entry = ledger.begin(id, 0);
+        entry.fault(fault);
+        entry.end(end);
+        let (length, is_whole) = fault.sends(answer.body.len(), ask.kind);
+        let ending = if is_whole { Ending::Whole } else { Ending::Cut };
+        let generation = Some(plan::name(id, 0));
+        let mut outcome =
+            Outcome { status: Some(200), generation, error: None, body: answer.body[..length].to_vec(), ending };
+        change(&mut outcome);
+        judge(SEED, id, &ask, &outcome, &ledger)
+    }
+
+    fn is_none(fault: Fault) -> bool {
+        fault == Fault::None
+    }
+
+    fn is_cut(fault: Fault) -> bool {
+        matches!(fault, Fault::Cut { at: 2.., .. })
+    }
+
+    #[test]
+    fn what_an_engine_said_is_good_as_far_as_it_said_it() {
+        assert_eq!(said(is_none, End::Whole, |_| ()).as_deref(), Ok("whole"));
+        assert_eq!(said(is_cut, End::Cut, |_| ()).as_deref(), Ok("cut, as by the engine"));
+        assert!(said(is_cut, End::Cut, |answer| answer.body.truncate(1)).is_ok(), "some of it was lost on the way");
+        assert!(said(is_none, End::Torn, |answer| answer.ending = Ending::Cut).is_ok());
+        assert!(said(is_none, End::Left, |answer| (answer.ending, answer.body) = (Ending::Left, Vec::new())).is_ok());
+    }
+
+    #[test]
+    fn other_bytes_other_ends_and_other_answers_are_not() {
+        let bad: [(&str, Change); 8] = [
+            ("a byte", |answer| answer.body[1] ^= 1),
+            ("more", |answer| answer.body.push(b' ')),
+            ("less", |answer| answer.body.truncate(answer.body.len() - 1)),
+            ("an end too early", |answer| answer.ending = Ending::Cut),
+            ("no end", |answer| answer.ending = Ending::Hung),
+            ("another's", |answer| answer.generation = Some("99999-0".to_owned())),
+            ("an unknown attempt", |answer| answer.generation.as_mut().unwrap().push('1')),
+            ("nothing", |answer| (answer.status, answer.ending) = (None, Ending::Cut)),
+        ];
+        for (what, change) in bad {
+            assert!(said(is_none, End::Whole, change).is_err(), "{what}");
+        }
+        let whole = said(is_cut, End::Cut, |answer| answer.ending = Ending::Whole);
+        assert_eq!(whole, Err("a cut answer ended as if it were whole".to_owned()));
+    }
+
+    #[test]
+    fn an_error_of_the_router_must_be_about_engines() {
+        let own = |code: &'static str, end: End| {
+            said(is_none, end, |answer| {
+                (answer.status, answer.generation, answer.error) = (Some(502), None, Some(code.to_owned()));
+                answer.body = br#"{"error":{"message":"x"}}"#.to_vec();
+            })
+        };
+        assert!(own("upstream_lost", End::Lost).is_ok());
+        assert!(own("internal", End::Lost).is_err());
+        assert!(own("upstream_lost", End::Whole).is_err(), "the engine answered");
+        assert!(own("upstream_timeout", End::Whole).is_ok(), "into nothing");
+    }
 }

@@ -50,6 +50,7 @@ pub(crate) struct Attempt {
     pub(crate) end: End,
     /// bytes of the body that were written
     pub(crate) sent: usize,
+    began: Instant,
     first_byte: Option<Instant>,
     ended: Option<Instant>,
 }
@@ -79,7 +80,9 @@ impl Ledger {
     pub(crate) fn begin(&self, id: u64, engine: usize) -> Entry {
         let mut book = self.0.lock();
         let attempts = book.attempts.entry(id).or_default();
-        let attempt = Attempt { engine, fault: Fault::None, end: End::Open, sent: 0, first_byte: None, ended: None };
+        let began = Instant::now();
+        let attempt =
+            Attempt { engine, fault: Fault::None, end: End::Open, sent: 0, began, first_byte: None, ended: None };
         attempts.push(attempt);
         Entry { ledger: self.clone(), id, number: attempts.len() - 1 }
     }
@@ -122,8 +125,11 @@ impl Ledger {
             if attempts.len() > MOST_ATTEMPTS || engines.len() > MOST_ENGINES {
                 book.violations.push(format!("request {id}: {} attempts at {} engines", attempts.len(), engines.len()));
             }
-            for before in &attempts[..attempts.len() - 1] {
-                match reason(before, kind(*id)) {
+            for pair in attempts.windows(2) {
+                let before = &pair[0];
+                // what goes after the next attempt began was no reason for it
+                let is_over = before.ended.is_some_and(|ended| ended <= pair[1].began);
+                match reason(before, kind(*id)).filter(|_| is_over) {
                     Some(reason) => *book.repeated.entry(reason).or_default() += 1,
                     None => book.violations.push(format!("request {id} was generated again after {before:?}")),
                 }
@@ -216,6 +222,15 @@ mod tests {
         }
         // dropped before a byte
         assert!(judged(&[None, Some(End::Whole)], Kind::Chat).is_empty());
+    }
+
+    #[test]
+    fn an_attempt_that_still_runs_is_not_repeated() {
+        let ledger = Ledger::default();
+        let (first, second) = (ledger.begin(1, 0), ledger.begin(1, 1));
+        drop((first, second));
+        ledger.judge(|_| Kind::Chat);
+        assert_eq!(ledger.violations().len(), 1);
     }
 
     #[test]

@@ -110,8 +110,8 @@ fn start(round: &Arc<Round>, count: usize) -> JoinSet<()> {
     let mut clients = JoinSet::new();
     let mut shared: &'static Mutex<_> = Box::leak(Box::default());
     for number in 0..count {
-        let is_h2 = number % H2_EVERY == 0;
-        if is_h2 && number / H2_EVERY % H2_SHARE == 0 {
+        let is_h2 = number.is_multiple_of(H2_EVERY);
+        if is_h2 && (number / H2_EVERY).is_multiple_of(H2_SHARE) {
             shared = Box::leak(Box::default());
         }
         let connection = if is_h2 { Connection::H2(shared) } else { Connection::H1(None) };

@@ -10,6 +10,9 @@ use tokio::net::TcpStream;
 /// Longer heads are nobody's here.
 const MAX_HEAD: usize = 64 << 10;
 
+/// Read at once, if there is so much.
+const READ: usize = 16 << 10;
+
 /// A connection with what was read ahead.
 #[derive(Debug)]
 pub(crate) struct Wire {
@@ -166,6 +169,7 @@ impl Wire {
     }
 
     async fn more(&mut self) -> io::Result<usize> {
+        self.ahead.reserve(READ);
         self.stream.read_buf(&mut self.ahead).await
     }
 }
