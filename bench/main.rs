@@ -3,6 +3,7 @@
 //! An independent judge: it talks HTTP and does not link the router, so that a mistake in the router cannot hide in a
 //! shared helper. Only `sim` links it: decisions cannot be judged in virtual time without the code that makes them.
 
+mod chaos;
 mod clients;
 mod compare;
 mod crowd;
@@ -43,6 +44,8 @@ enum Command {
     Compare(compare::CompareArgs),
     /// engines, router and agents in one command, for about a minute
     Demo(demo::DemoArgs),
+    /// minutes of mixed traffic on engines that go wrong in every way, every byte checked
+    Chaos(chaos::ChaosArgs),
     /// routing rules against modelled engines in virtual time, no sockets
     Sim(sim::SimArgs),
 }
@@ -85,6 +88,7 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Trace(args) => crowd::trace(args).await,
         Command::Compare(args) => compare::run(args).await,
         Command::Demo(args) => demo::run(args).await,
+        Command::Chaos(args) => chaos::run(args).await,
         Command::Sim(args) => sim::run(&args),
     }
 }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::load::client::Client;
 use crate::load::cpu_seconds;
@@ -82,6 +82,47 @@ impl Router {
         engines: &[String],
         extra: &[(String, String)],
     ) -> Result<Self, String> {
+        if matches!(policy, Policy::Cost | Policy::Default) {
+            let cost = json!({"routing": {"policy": "cost"}});
+            let settings = if policy == Policy::Cost { cost } else { json!({}) };
+            return Self::start_with(program, engines, settings, extra).await;
+        }
+        Self::spawn(program, |command, [api, admin], _| {
+            command.env("RJ_UPSTREAM", engines.join(",")).env("RJ_API_ADDR", api).env("RJ_METRICS_ADDR", admin);
+            command.env("RJ_AFFINITY", if policy == Policy::Load { "off" } else { "on" });
+            if let Some(basis) = policy.basis() {
+                command.env("RJ_ROUTE_AFFINITY_BASIS", basis);
+            }
+            command.envs(extra.iter().map(|(name, value)| (name, value)));
+            Ok(())
+        })
+        .await
+    }
+
+    /// The same with a configuration file of these settings, to which addresses and engines are added.
+    pub(crate) async fn start_with(
+        program: &Path,
+        engines: &[String],
+        mut settings: Value,
+        extra: &[(String, String)],
+    ) -> Result<Self, String> {
+        let replicas: Vec<_> = engines.iter().map(|url| json!({"url": url})).collect();
+        Self::spawn(program, |command, [api, admin], folder| {
+            settings["listen"] = json!({"api": [api], "admin": admin});
+            settings["fleet"] = json!({"replicas": replicas});
+            // JSON is YAML, so the file needs no writer of its own
+            let file = folder.join("ramjet.yaml");
+            std::fs::write(&file, settings.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
+            command.arg("-c").arg(file).envs(extra.iter().map(|(name, value)| (name, value)));
+            Ok(())
+        })
+        .await
+    }
+
+    async fn spawn(
+        program: &Path,
+        set_up: impl FnOnce(&mut Command, [&str; 2], &Path) -> Result<(), String>,
+    ) -> Result<Self, String> {
         let (api, admin) = (lease()?, lease()?);
         let folder = folder()?;
         let log = File::create(folder.join("log")).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -93,18 +134,7 @@ impl Router {
                 command.env_remove(name);
             }
         }
-        if matches!(policy, Policy::Cost | Policy::Default) {
-            let file = folder.join("ramjet.yaml");
-            write_config(&file, [&api, &admin], engines, policy)?;
-            command.arg("-c").arg(file);
-        } else {
-            command.env("RJ_UPSTREAM", engines.join(",")).env("RJ_API_ADDR", &api).env("RJ_METRICS_ADDR", &admin);
-            command.env("RJ_AFFINITY", if policy == Policy::Load { "off" } else { "on" });
-            if let Some(basis) = policy.basis() {
-                command.env("RJ_ROUTE_AFFINITY_BASIS", basis);
-            }
-        }
-        command.envs(extra.iter().map(|(name, value)| (name, value)));
+        set_up(&mut command, [&api, &admin], &folder)?;
         let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", program.display()))?;
         let mut router = Self { child, folder, api, admin };
         router.wait_until_up().await?;
@@ -133,6 +163,11 @@ impl Router {
         }
     }
 
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Processor time it has used so far, in seconds.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         cpu_seconds(&self.child.id().to_string())
@@ -146,16 +181,6 @@ impl Router {
             words => words,
         }
     }
-}
-
-/// JSON is YAML, so the file needs no writer of its own.
-fn write_config(file: &Path, [api, admin]: [&String; 2], engines: &[String], policy: Policy) -> Result<(), String> {
-    let replicas: Vec<_> = engines.iter().map(|url| json!({"url": url})).collect();
-    let mut config = json!({"listen": {"api": [api], "admin": admin}, "fleet": {"replicas": replicas}});
-    if policy == Policy::Cost {
-        config["routing"] = json!({"policy": "cost"});
-    }
-    std::fs::write(file, config.to_string()).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// An address that was free a moment ago.

@@ -8,7 +8,7 @@ use std::{env, fs, process};
 use proptest::prelude::*;
 
 use super::*;
-use crate::types::{Basis, FlightMode, PolicyKind};
+use crate::types::{Basis, FlightMode, PolicyKind, ProbeMode};
 
 mod environment;
 mod roles;

@@ -6,10 +6,13 @@ mod bodies;
 mod chaos;
 mod clients;
 mod compat;
+mod decoded;
 mod dialects;
 mod draining;
 mod encoded;
 mod failover;
+#[cfg(feature = "bench")]
+mod faults;
 mod fencing;
 mod flight;
 mod frozen;
