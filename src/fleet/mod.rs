@@ -24,6 +24,7 @@ pub mod replica;
 pub mod reservation;
 pub mod router;
 pub mod selection;
+mod tiers;
 
 use crate::api::catalogue::Catalogue;
 use crate::policy::cost::{Prospect, Tokens};
@@ -338,6 +339,7 @@ impl Fleet {
             .unzip();
         let prior = Prior::of(candidates.iter().map(|c| c.prospect.rates));
         candidates.iter_mut().for_each(|c| c.prospect.rates = c.prospect.rates.with(prior));
+        self.extend_trials(&mut candidates);
         slow_start::ease(&mut candidates, &shares);
         candidates
     }
