@@ -1,9 +1,11 @@
 //! Who may use the admin API: whoever holds the token, and on loopback everybody who is there. A page from elsewhere, in the
-//! browser of somebody who is there, is not.
+//! browser of somebody who is there, is not; nor is one whose name was made to lead here (DNS rebinding): its requests carry
+//! that name as their `Host`.
 
 use crate::api::sha256::{Digest, is_same, sha256};
 use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use pingora_http::RequestHeader;
+use std::net::IpAddr;
 
 /// No token is longer.
 const LONGEST: usize = 1024;
@@ -47,11 +49,22 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"bearer ") && token.len() <= LONGEST).then_some(token)
 }
 
-/// Whether no page, or one of this listener, asks.
+/// Whether no page, or one of this listener, asks; and that by a name that nobody else can give to this machine.
 fn is_from_here(request: &RequestHeader) -> bool {
-    let Some(origin) = request.headers.get(ORIGIN) else { return true };
-    let host = request.headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
-    origin.as_bytes().strip_prefix(b"http://").is_some_and(|authority| authority == host)
+    let host = request.headers.get(HOST).map(|host| host.as_bytes());
+    let is_same = |origin: &[u8]| origin.strip_prefix(b"http://").is_some_and(|authority| Some(authority) == host);
+    host.is_none_or(is_loopback) && request.headers.get(ORIGIN).is_none_or(|origin| is_same(origin.as_bytes()))
+}
+
+/// Whether an authority is this machine, whoever resolves it.
+fn is_loopback(authority: &[u8]) -> bool {
+    let Ok(authority) = std::str::from_utf8(authority) else { return false };
+    let host = match authority.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|c| c.is_ascii_digit()) => host,
+        _ => authority,
+    };
+    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host.eq_ignore_ascii_case("localhost") || literal.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 #[cfg(test)]
@@ -66,6 +79,9 @@ mod tests {
         let wrong: &[_] = &[("authorization", "Bearer secre")];
         let basic: &[_] = &[("authorization", "secret")];
         let page: &[_] = &[("origin", "http://evil.test"), ("host", "127.0.0.1:9090")];
+        // its name was made to lead to 127.0.0.1 after the page had come
+        let rebound: &[_] = &[("origin", "http://evil.test:9090"), ("host", "evil.test:9090")];
+        let rebound_read: &[_] = &[("host", "evil.test:9090")];
         let own: &[_] = &[("origin", "http://127.0.0.1:9090"), ("host", "127.0.0.1:9090")];
         use Permit::{Forbidden, Granted, Unauthorized};
         for (is_local, token, fields, permit) in [
@@ -73,6 +89,9 @@ mod tests {
             (true, None, own, Granted),
             (true, None, page, Forbidden),
             (true, token, page, Unauthorized),
+            (true, None, rebound, Forbidden),
+            (true, None, rebound_read, Forbidden),
+            (true, token, rebound_read, Unauthorized),
             (true, token, plain, Granted),
             (false, None, plain, Forbidden),
             (false, None, right, Forbidden),
@@ -85,6 +104,26 @@ mod tests {
             let mut request = RequestHeader::build("POST", b"/", None).unwrap();
             fields.iter().for_each(|(name, value)| request.insert_header(*name, *value).unwrap());
             assert_eq!(Access { is_local, token }.check(&request), permit, "{is_local} {fields:?}");
+        }
+    }
+
+    #[test]
+    fn only_names_that_nobody_else_can_give_are_this_machine() {
+        for (host, wanted) in [
+            ("localhost", true),
+            ("LocalHost:9090", true),
+            ("127.0.0.1:9090", true),
+            ("127.1.2.3", true),
+            ("[::1]:9090", true),
+            ("[::1]", true),
+            ("10.0.0.1:9090", false),
+            ("evil.test", false),
+            ("127.0.0.1.evil.test:9090", false),
+            ("localhost.evil.test", false),
+            ("localhost:x@evil.test:1", false),
+            ("", false),
+        ] {
+            assert_eq!(is_loopback(host.as_bytes()), wanted, "{host}");
         }
     }
 }

@@ -32,6 +32,8 @@ pub struct StreamState {
     pub finished: bool,
     /// An error event was seen; a `[DONE]` after it does not heal it.
     pub failed: bool,
+    /// The last of those was the client's fault.
+    pub refused: bool,
     /// Something was generated, or the end came, in the last piece: comments and empty events are no progress.
     pub progressed: bool,
     /// What was reported.

@@ -139,6 +139,11 @@ impl Endpoint {
     }
 }
 
+/// Whether a path is one where audio becomes text or text audio, and nothing is kept of it; voices are kept.
+pub fn only_listens_or_speaks(path: &str) -> bool {
+    matches!(path, "/v1/audio/transcriptions" | "/v1/audio/translations" | "/v1/audio/speech")
+}
+
 /// The id in the path of a request for something that an engine keeps: a response, a file or a batch.
 pub fn kept<'a>(method: &str, path: &'a str) -> Option<&'a str> {
     let whole = || below(path, FILES).or(below(path, BATCHES)).filter(|id| !id.is_empty());

@@ -277,7 +277,7 @@ settings! {
         connect: Duration = secs(2), span(ms(1)..=mins(10));
         /// From the request to the first byte of the response: queueing and prefill, and for an answer that is not streamed
         /// all of the generation. Where it is streamed, an engine may be silent for this or for idle_read, whichever is
-        /// longer.
+        /// longer. Also the longest that the sending of a body to it may take, or of a piece of one that streams through.
         first_byte: Duration = mins(15), span(ms(1)..=hours(24));
         /// Silence between two bytes of a response; see first_byte.
         idle_read: Duration = mins(10), span(ms(1)..=hours(24));
@@ -298,6 +298,9 @@ settings! {
     pub struct Limits {
         /// The largest body of a request, as it comes and, if that is compressed, as it is.
         body: usize = 64 * MIB, bytes(KIB..=GIB);
+        /// The memory that the bodies of all requests together may take while they are held, until an answer begins. A body
+        /// for which there is no room is turned away with 503 and Retry-After, unless it is the only one.
+        body_memory: usize = 2 * GIB, bytes(MIB..=1024 * GIB);
         /// The most requests in flight at all replicas together. Null: no limit.
         inflight: Option<u32> = None, OrNull(count(1..=1_000_000));
         /// The most requests in flight at one replica; best what its engine runs at once, or a little more. A replica that

@@ -115,9 +115,12 @@ fn pick(answer: &[SocketAddr], known: Option<SocketAddr>) -> Option<SocketAddr> 
     known.filter(|k| answer.is_empty() || answer.contains(k)).or_else(|| answer.first().copied())
 }
 
-/// The first answer that is not the address where nobody was found.
+/// The answer after the address where nobody was found, so that repeated failures go through all of them: in an order that
+/// is the same whatever order they come in.
 fn elsewhere(answer: &[SocketAddr], failed: Option<SocketAddr>) -> Option<SocketAddr> {
-    answer.iter().copied().find(|address| Some(*address) != failed)
+    let others = || answer.iter().copied().filter(|address| Some(*address) != failed);
+    let Some(failed) = failed else { return answer.first().copied() };
+    others().filter(|address| *address > failed).min().or_else(|| others().min())
 }
 
 #[cfg(test)]
@@ -144,6 +147,13 @@ mod tests {
         assert_eq!(elsewhere(&[a], Some(a)), None);
         assert_eq!(elsewhere(&[], Some(a)), None);
         assert_eq!(elsewhere(&[a], None), Some(a));
+        // two of three are dead: the third is found
+        let c: SocketAddr = "10.0.0.3:80".parse().unwrap();
+        for answer in [[a, b, c], [c, a, b], [b, a, c]] {
+            let tried: Vec<_> =
+                std::iter::successors(Some(a), |failed| elsewhere(&answer, Some(*failed))).take(4).collect();
+            assert_eq!(tried, [a, b, c, a], "{answer:?}");
+        }
         assert!(literal("[::1]").is_some() && literal("10.0.0.1").is_some() && literal("engine.test").is_none());
     }
 }

@@ -4,12 +4,13 @@
 //! not asked all at once. A probe is not a request of a client: it is not routed, reserves nothing, teaches no rates, and
 //! its prompt is too short to take a place in a prefix cache.
 //!
-//! What an answer means: tokens are tokens; 429 and 503 say busy, not broken; another 4xx says that the engine does not
+//! What an answer means: tokens are tokens; 429 and 503 say busy, not broken; another 4xx, or 501, says that the engine does not
 //! offer the endpoint, whereupon the other one is tried, and says nothing of its health, except that a fence is lifted:
 //! nothing else could. A time-out does not count after a request was lately completed there, nor while the requests that
 //! are there explain it: long prompts, or an engine that serves one request at a time and is at it.
 
 use super::exchange::{Question, exchange};
+use crate::api::json::Cursor;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
 use crate::policy::health::{FenceReason, Observation, Thresholds};
@@ -85,6 +86,7 @@ impl Asker {
         for (path, prompt) in ENDPOINTS {
             let question = Question { method: Method::POST, path, body: body(replica, prompt) };
             let outcome = match exchange(&self.0, replica, question).await {
+                Ok((status @ 200..=299, body)) => generated(status, &body),
                 Ok((status, _)) => outcome(status),
                 Err(_) => Outcome::Unreached,
             };
@@ -100,8 +102,29 @@ fn outcome(status: u16) -> Outcome {
     match status {
         200..=299 => Outcome::Generated,
         429 | 503 => Outcome::Busy,
-        500..=599 => Outcome::Failed,
+        500 | 502 | 504..=599 => Outcome::Failed,
         _ => Outcome::NotOffered,
+    }
+}
+
+/// What an answer under a success status is: some say there that they failed, or nothing.
+fn generated(status: u16, body: &[u8]) -> Outcome {
+    let (mut choices, mut failed) = (None, false);
+    // an answer that is no JSON is no completion; it may be one of a server that knows no such thing
+    let _unreadable = Cursor::new(body).object(|key, value| {
+        match key.raw {
+            b"choices" => choices = Some(value.skip()?),
+            b"error" => failed |= value.skip()? != b"null",
+            _ => drop(value.skip()?),
+        }
+        Ok(())
+    });
+    let is_empty = |list: &[u8]| list == b"null" || list.iter().all(|c| c.is_ascii_whitespace() || b"[]".contains(c));
+    match choices {
+        _ if failed => Outcome::Failed,
+        Some(list) if is_empty(list) => Outcome::Failed,
+        Some(_) => outcome(status),
+        None => Outcome::NotOffered,
     }
 }
 
@@ -232,9 +255,28 @@ mod tests {
             (404, Outcome::NotOffered),
             (405, Outcome::NotOffered),
             (422, Outcome::NotOffered),
+            // what a server says that does not know the method or has no such function (RFC 9110, section 15.6.2)
+            (501, Outcome::NotOffered),
             (301, Outcome::NotOffered),
         ] {
             assert_eq!(outcome(status), wanted, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_success_without_anything_generated_is_none() {
+        for (body, wanted) in [
+            (r#"{"id":"x","choices":[{"text":"1"}],"usage":{}}"#, Outcome::Generated),
+            (r#"{"choices":[{"message":{"content":""}}],"error":null}"#, Outcome::Generated),
+            (r#"{"choices":[]}"#, Outcome::Failed),
+            (r#"{"choices":[ ]}"#, Outcome::Failed),
+            (r#"{"choices":null}"#, Outcome::Failed),
+            (r#"{"error":{"message":"died"}}"#, Outcome::Failed),
+            ("{}", Outcome::NotOffered),
+            ("<html>welcome</html>", Outcome::NotOffered),
+            ("", Outcome::NotOffered),
+        ] {
+            assert_eq!(generated(200, body.as_bytes()), wanted, "{body}");
         }
     }
 

@@ -109,11 +109,17 @@ impl ReadinessProbe {
         exchange(&self.connector, replica, Question { method: Method::GET, path, body: String::new() }).await
     }
 
-    /// Whether an answer that is late is no news: requests were completed there lately.
+    /// Whether what a probe saw is no news: it was late, and requests were completed there lately; or it found nobody, as
+    /// the one before, and a request was completed there in between: an engine that takes no more connections for a while
+    /// serves those that it has.
     fn is_excused(&self, seen: Observation, replica: &Replica) -> bool {
-        let lately =
-            self.fleet.clock().now() - replica.completed() < self.spec.suppress_after_success.as_secs_f64() * 1000.0;
-        seen == Observation::Failed(FenceReason::Timeout) && lately
+        let now = self.fleet.clock().now();
+        let is_refused = seen == Observation::Failed(FenceReason::Connect);
+        let refused = replica.note_refusal(is_refused.then_some(now));
+        let lately = self.spec.suppress_after_success.as_secs_f64() * 1000.0;
+        let is_late = seen == Observation::Failed(FenceReason::Timeout);
+        is_late && now - replica.completed() < lately
+            || is_refused && refused > f64::NEG_INFINITY && replica.completed() > refused
     }
 }
 

@@ -101,6 +101,13 @@ impl Watchdog {
             return;
         }
         let Some((signs, others_too)) = self.signs(replica, now) else { return };
+        if reply == Reply::Unknown && !std::mem::replace(&mut suspicion.is_told, true) {
+            log::warn!(
+                "replica {}: nothing was generated for {:.0} ms, and it refuses to be asked; it is not fenced",
+                replica.name(),
+                signs.silence_ms
+            );
+        }
         if suspicion.asked.on(reply, signs, self.spec.limits, others_too) && !self.fence(replica, signs, suspicion) {
             tokio::time::sleep(self.spec.timeout * PAUSE).await;
         }

@@ -117,6 +117,7 @@ impl Fleet {
         }
         let prior = Prior::of(candidates.iter().map(|c| c.prospect.rates));
         candidates.iter_mut().for_each(|c| c.prospect.rates = c.prospect.rates.with(prior));
+        self.extend_trials(&mut candidates);
         if !back.is_empty() {
             let mut shares: SmallVec<[f64; 8]> = smallvec::smallvec![1.0; candidates.len()];
             back.into_iter().for_each(|(place, share)| shares[place] = share);

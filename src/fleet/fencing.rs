@@ -1,10 +1,11 @@
 //! Fences from what real requests show, and their limit: the last healthy replica of a model stays.
 
 use super::Fleet;
-use super::replica::{Fit, Replica};
+use super::replica::{Fit, Replica, time_bits, time_of};
 use crate::policy::errors::{Ended, ErrorLimits};
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::types::ReplicaId;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// When failed requests fence.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +22,7 @@ impl Fleet {
         let (Some(rule), Some(replica)) = (self.rules.errors, self.replica(id)) else { return };
         let now = self.clock().now();
         // a good end fences nobody
-        let _fencing = (ended != Ended::Well).then(|| self.fencing.lock());
+        let _fencing = matches!(ended, Ended::Badly(_)).then(|| self.fencing.lock());
         let may_fence = || {
             if !self.is_replaceable(replica) {
                 return false;
@@ -60,6 +61,14 @@ impl Fleet {
         let others =
             || self.replicas().iter().filter(|r| r.id != replica.id && (r.inflight() > 0 || r.heard() > since));
         others().next().is_some() && others().all(|r| r.heard() <= since)
+    }
+}
+
+impl Replica {
+    /// A readiness probe found nobody there at `at`, or somebody; when the one before had found nobody, minus infinity if
+    /// it had not.
+    pub fn note_refusal(&self, at: Option<f64>) -> f64 {
+        time_of(self.refused.swap(at.map_or(0, time_bits), Relaxed))
     }
 }
 

@@ -28,6 +28,7 @@ pub mod router;
 pub mod selection;
 #[cfg(test)]
 pub(crate) mod testing;
+mod tiers;
 mod work;
 
 use crate::api::catalogue::Catalogue;

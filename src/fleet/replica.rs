@@ -91,6 +91,8 @@ pub struct Replica {
     heard: AtomicU64,
     /// When a request was last completed there with what it generated, likewise.
     completed: AtomicU64,
+    /// When the last readiness probe found nobody there, likewise; never, if it found somebody.
+    pub(super) refused: AtomicU64,
     pub(super) load: AtomicU32,
     pub(super) inflight: AtomicU32,
     /// The promised work and the learned rates.
@@ -116,11 +118,11 @@ fn never() -> AtomicU64 {
 }
 
 /// A time as bits that are ordered as times are: the bits of positive numbers.
-fn time_bits(now: f64) -> u64 {
+pub(super) fn time_bits(now: f64) -> u64 {
     now.max(f64::MIN_POSITIVE).to_bits()
 }
 
-fn time_of(bits: u64) -> f64 {
+pub(super) fn time_of(bits: u64) -> f64 {
     if bits == 0 { f64::NEG_INFINITY } else { f64::from_bits(bits) }
 }
 
@@ -141,6 +143,7 @@ impl Replica {
             asks_capacity: AtomicBool::new(asks_capacity),
             heard: never(),
             completed: never(),
+            refused: never(),
             load: AtomicU32::new(0),
             inflight: AtomicU32::new(0),
             work: SharedWork::default(),

@@ -124,6 +124,11 @@ impl Reservation {
         work.watch.shows_no_token(self.ticket);
     }
 
+    /// It was answered, with nothing generated.
+    pub fn is_answered(&mut self) {
+        self.replica.work.lock().watch.is_answered(self.ticket);
+    }
+
     /// Only one unit is left to do.
     pub fn shrink(&mut self) {
         let surplus = self.units.saturating_sub(1);

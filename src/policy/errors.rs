@@ -32,8 +32,10 @@ pub struct ErrorLimits {
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// With its answer.
+    /// With its answer, for which something was generated.
     Well,
+    /// With another answer: its engine is there.
+    Answered,
     /// By the engine's fault. What the engine has read is named by a hash; `None`: it read nothing, so that the request
     /// cannot be the cause.
     Badly(Option<u64>),
@@ -43,6 +45,8 @@ pub enum Ended {
 #[derive(Clone, Debug, Default)]
 pub struct Errors {
     recent: VecDeque<(f64, Ended)>,
+    /// When there were other answers: apart, as they may be many more than what they must not drive out.
+    answered: VecDeque<f64>,
     state: State,
 }
 
@@ -53,12 +57,23 @@ enum State {
     Fenced {
         until: f64,
         pause: f64,
+        by: Cause,
     },
     Trial {
         since: f64,
         pause: f64,
+        by: Cause,
         good: u32,
     },
+}
+
+/// What it is fenced or on trial for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Cause {
+    /// It could not be reached.
+    Unreached,
+    /// It failed what it had read.
+    Failed,
 }
 
 impl Errors {
@@ -78,64 +93,75 @@ impl Errors {
         match (self.state, ended) {
             (State::Fenced { .. }, _) => {}
             (State::Trial { since, .. }, _) if began < since => {}
-            (State::Trial { since, pause, good }, Ended::Well) => {
+            (State::Trial { by: Cause::Failed, .. }, Ended::Answered) => {}
+            (State::Trial { since, pause, by, good }, Ended::Well | Ended::Answered) => {
                 let good = good + 1;
-                self.state = State::Trial { since, pause, good };
+                self.state = State::Trial { since, pause, by, good };
                 if good >= limits.successes {
                     self.state = State::Trusted;
                 }
             }
-            (State::Trial { pause, .. }, Ended::Badly(_)) => {
+            (State::Trial { pause, by, .. }, Ended::Badly(print)) => {
                 if may_fence() {
                     let pause = (2.0 * pause).min(LONGEST * limits.pause_ms);
-                    self.state = State::Fenced { until: now + pause, pause };
+                    let by = if print.is_some() { Cause::Failed } else { by };
+                    self.state = State::Fenced { until: now + pause, pause, by };
                 }
             }
-            (State::Trusted, _) => {
+            (State::Trusted, Ended::Badly(_)) => {
                 self.remember(ended, now, limits);
-                if ended == Ended::Well || !self.is_bad(limits) {
-                    return;
-                }
+                let Some(by) = self.cause(limits) else { return };
                 if may_fence() {
-                    self.state = State::Fenced { until: now + limits.pause_ms, pause: limits.pause_ms };
+                    self.state = State::Fenced { until: now + limits.pause_ms, pause: limits.pause_ms, by };
                 }
                 // whether or not, it begins anew, so that who may not is not asked at every failure
                 self.recent.clear();
             }
+            (State::Trusted, _) => self.remember(ended, now, limits),
         }
     }
 
     /// The pause may be over.
     pub fn tick(&mut self, now: f64) {
-        if let State::Fenced { until, pause } = self.state
+        if let State::Fenced { until, pause, by } = self.state
             && now >= until
         {
-            self.state = State::Trial { since: now, pause, good: 0 };
+            self.state = State::Trial { since: now, pause, by, good: 0 };
         }
     }
 
     fn remember(&mut self, ended: Ended, now: f64, limits: ErrorLimits) {
-        while self.recent.front().is_some_and(|(at, _)| now - at > limits.window_ms) || self.recent.len() >= MEMORY {
+        let is_old = |at: f64| now - at > limits.window_ms;
+        while self.recent.front().is_some_and(|(at, _)| is_old(*at)) || self.recent.len() >= MEMORY {
             self.recent.pop_front();
         }
-        self.recent.push_back((now, ended));
+        while self.answered.front().is_some_and(|at| is_old(*at)) || self.answered.len() >= MEMORY {
+            self.answered.pop_front();
+        }
+        match ended {
+            Ended::Answered => self.answered.push_back(now),
+            _ => self.recent.push_back((now, ended)),
+        }
     }
 
-    fn is_bad(&self, limits: ErrorLimits) -> bool {
+    /// What it is to be fenced for, if what has been seen suffices.
+    fn cause(&self, limits: ErrorLimits) -> Option<Cause> {
         let mut named = Vec::new();
-        let mut different = 0;
+        let (mut unreached, mut good) = (0, 0);
         for (_, ended) in &self.recent {
             match ended {
                 Ended::Badly(Some(print)) if named.contains(print) => {}
-                Ended::Badly(print) => {
-                    named.extend(*print);
-                    different += 1;
-                }
-                Ended::Well => {}
+                Ended::Badly(Some(print)) => named.push(*print),
+                Ended::Badly(None) => unreached += 1,
+                Ended::Well | Ended::Answered => good += 1,
             }
         }
-        let good = self.recent.iter().filter(|(_, ended)| *ended == Ended::Well).count();
-        different >= limits.failures && different >= good
+        // who mostly answers is there, whatever becomes of what is to be generated
+        let is_there = self.answered.len() > unreached;
+        let different = named.len() + if is_there { 0 } else { unreached };
+        // one that restarts breaks some answers, and takes no connections for a while
+        let by = if named.len() > unreached { Cause::Failed } else { Cause::Unreached };
+        (different >= limits.failures && different >= good).then_some(by)
     }
 }
 
@@ -202,6 +228,41 @@ mod tests {
     }
 
     #[test]
+    fn answers_without_generation_stand_against_failed_connections_and_end_their_trial() {
+        let mut e = Errors::default();
+        // a fleet that computes embeddings: plenty of answers, then three refused connections
+        (0..100).for_each(|_| e.on(Ended::Answered, 1.0, 1.0, L, || true));
+        (0..3).for_each(|_| e.on(Ended::Badly(None), 2.0, 2.0, L, || true));
+        assert!(!e.is_fenced());
+        // it is gone: nothing is answered any more
+        let mut e = Errors::default();
+        (0..3).for_each(|_| e.on(Ended::Badly(None), 2.0, 2.0, L, || true));
+        assert!(e.is_fenced());
+        e.tick(200.0);
+        assert!(e.is_on_trial());
+        (0..2).for_each(|_| e.on(Ended::Answered, 201.0, 202.0, L, || true));
+        assert!(!e.is_on_trial() && !e.is_fenced());
+    }
+
+    #[test]
+    fn what_fails_to_generate_is_not_saved_by_answers_without_generation() {
+        let mut e = Errors::default();
+        for n in 0..3 {
+            (0..1000).for_each(|_| e.on(Ended::Answered, 1.0, 1.0, L, || true));
+            fail(&mut e, n, 10.0);
+        }
+        assert!(e.is_fenced());
+        e.tick(110.0);
+        (0..9).for_each(|_| e.on(Ended::Answered, 111.0, 112.0, L, || true));
+        assert!(e.is_on_trial());
+        // nor by failed connections in the trial
+        e.on(Ended::Badly(None), 113.0, 113.0, L, || true);
+        e.tick(400.0);
+        (0..9).for_each(|_| e.on(Ended::Answered, 401.0, 402.0, L, || true));
+        assert!(e.is_on_trial());
+    }
+
+    #[test]
     fn where_nobody_else_is_left_there_is_no_fence() {
         let mut e = Errors::default();
         let mut asked = 0;
@@ -231,7 +292,7 @@ mod tests {
 
         #[test]
         fn it_is_never_fenced_for_ever_and_never_without_enough_failures(
-            ops in prop::collection::vec((0.0f64..80.0, 0u8..4), 0..200),
+            ops in prop::collection::vec((0.0f64..80.0, 0u8..5), 0..200),
         ) {
             let (mut e, mut now, mut bad) = (Errors::default(), 0.0, 0);
             for (after, op) in ops {
@@ -240,11 +301,12 @@ mod tests {
                     0 => e.on(Ended::Well, now, now, L, || true),
                     1 => { bad += 1; e.on(Ended::Badly(None), now, now, L, || true); }
                     2 => { bad += 1; fail(&mut e, bad, now); }
+                    3 => e.on(Ended::Answered, now, now, L, || true),
                     _ => e.tick(now),
                 }
                 prop_assert!(!e.is_fenced() || bad >= 3);
                 prop_assert!(!(e.is_fenced() && e.is_on_trial()));
-                prop_assert!(e.recent.len() <= MEMORY);
+                prop_assert!(e.recent.len() <= MEMORY && e.answered.len() <= MEMORY);
             }
             e.tick(now + LONGEST * L.pause_ms);
             prop_assert!(!e.is_fenced());

@@ -7,12 +7,16 @@
 //! - **Suspect:** nothing for `silence`, for twice what the first prompt should take, and for longer than anybody had to
 //!   wait there of late. The replica is asked for a token.
 //! - **Not frozen:** it answers, or says that it is busy. It is asked again later and later.
+//! - **Not known:** it does not understand the question, or refuses it. Then no silence is proof: an engine that says nothing
+//!   while a tool call is generated, or whose client reads no further, looks the same. It is asked again later and later.
 //! - **Frozen:** the question went unanswered, and the silence is `factor` times what all prompts there should take
 //!   together, and `factor` times the longest wait of late; twice that while no other replica with work shows progress either: then the cause may be elsewhere.
 //!
 //! Silence is counted while there are requests, so clients that give up and come back do not hide a frozen engine, and an
-//! idle one is not blamed. An answer that is not streamed shows nothing until all of it is generated. An engine that
-//! was never seen to serve two requests at once may be busy with just that: it gets the time for a long answer.
+//! idle one is not blamed; nor is it for the time of a request that it answered without generating anything. An answer that
+//! is not streamed shows nothing until all of it is generated, and a question waits in the engine's own queue while its
+//! batch is full. So where more is open than half of what it was ever seen to generate at once, it gets the time for a long
+//! answer; but not where two streams have fallen silent after their first tokens, which no full batch explains.
 
 use super::backlog::Ticket;
 
@@ -28,8 +32,12 @@ const REMEMBER: f64 = 0.85;
 const LONG_ANSWER: f64 = 8.0;
 /// Suspicion comes at so many times what the first prompt should take.
 const SUSPECT: f64 = 2.0;
-/// Where questions about it are not understood, so many times as much silence is needed.
-const UNASKED: f64 = 4.0;
+/// An engine has room for a question where it has generated for so many times as many requests at once.
+const ROOMY: usize = 2;
+/// So many streams that were being generated do not fall silent together by chance.
+const STALLED: usize = 2;
+/// Silence of earlier requests is forgotten after so long without any, in milliseconds.
+const FORGIVE_MS: f64 = 60_000.0;
 
 /// The operator's limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,6 +60,10 @@ struct Open {
     streams: bool,
     /// Whether its first token has come.
     is_read: bool,
+    /// When it began.
+    began: f64,
+    /// Whether it was answered, with nothing generated.
+    is_answered: bool,
 }
 
 /// What to expect of a request.
@@ -73,11 +85,13 @@ pub struct Watch {
     since: f64,
     /// Silence of earlier requests that ended without a sign.
     before_ms: f64,
+    /// When the last of those ended.
+    idle_since: f64,
     lateness: f64,
     /// The longest wait for a first token of late.
     usual_ms: f64,
-    /// Whether it was seen to serve several requests at once.
-    shares: bool,
+    /// The most requests that it was seen to generate for at once.
+    together: usize,
 }
 
 /// What a look at a replica with work shows. Milliseconds.
@@ -111,7 +125,8 @@ pub enum Reply {
 /// What questions have brought so far. A sign of progress makes it new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    alive: u32,
+    /// Replies that say nothing against it.
+    spared: i32,
     last: Option<Reply>,
 }
 
@@ -121,9 +136,10 @@ impl Default for Watch {
             open: Vec::new(),
             since: f64::NEG_INFINITY,
             before_ms: 0.0,
+            idle_since: f64::NEG_INFINITY,
             lateness: UNKNOWN,
             usual_ms: 0.0,
-            shares: false,
+            together: 0,
         }
     }
 }
@@ -133,16 +149,20 @@ impl Watch {
     pub fn begin(&mut self, ticket: Ticket, now: f64, expected: Expected) {
         if self.open.is_empty() {
             self.since = now;
+            if now - self.idle_since > FORGIVE_MS {
+                self.before_ms = 0.0;
+            }
         }
         let Expected { prefill_ms, decode_ms, streams } = expected;
-        self.open.push(Open { ticket, prefill_ms, decode_ms, streams, is_read: false });
+        self.open.push(Open { ticket, prefill_ms, decode_ms, streams, is_read: false, began: now, is_answered: false });
     }
 
     /// Its first token came, `took_ms` after its turn began.
     pub fn first_token(&mut self, ticket: Ticket, now: f64, took_ms: f64) {
         self.hear(now);
-        self.shares |= self.open.iter().any(|o| o.ticket != ticket && o.is_read);
+        let others = self.open.iter().filter(|o| o.ticket != ticket && o.is_read).count();
         let Some(open) = self.open.iter_mut().find(|o| o.ticket == ticket) else { return };
+        self.together = self.together.max(others + 1);
         let late = (took_ms / open.prefill_ms.max(1.0)).clamp(1.0, LATEST);
         open.is_read = true;
         self.usual_ms = took_ms.max(REMEMBER * self.usual_ms);
@@ -156,12 +176,22 @@ impl Watch {
         }
     }
 
+    /// It was answered, with nothing generated: refused, for one.
+    pub fn is_answered(&mut self, ticket: Ticket) {
+        if let Some(open) = self.open.iter_mut().find(|o| o.ticket == ticket) {
+            open.is_answered = true;
+        }
+    }
+
     /// It has ended, well or not.
     pub fn end(&mut self, ticket: Ticket, now: f64) {
-        let before = self.open.len();
-        self.open.retain(|o| o.ticket != ticket);
-        if self.open.is_empty() && before > 0 {
-            self.before_ms += (now - self.since).max(0.0);
+        let Some(place) = self.open.iter().position(|o| o.ticket == ticket) else { return };
+        let ended = self.open.remove(place);
+        if self.open.is_empty() {
+            // of a request that was answered only what others waited before it
+            let until = if ended.is_answered { ended.began } else { now };
+            self.before_ms += (until - self.since).max(0.0);
+            self.idle_since = now;
         }
     }
 
@@ -179,23 +209,25 @@ impl Watch {
             return None;
         }
         let unread = || self.open.iter().filter(|o| !o.is_read).map(|o| o.prefill_ms * self.lateness);
-        let whole = self.open.iter().filter(|o| !o.streams && !self.shares);
+        let stalled = self.open.iter().filter(|o| o.is_read).count();
+        let is_explained = self.open.len() * ROOMY > self.together && stalled < STALLED;
+        let whole = self.open.iter().filter(|o| !o.streams && is_explained);
         Some(Signs {
             silence_ms: self.before_ms + (now - self.since).max(0.0),
             first_ms: unread().next().unwrap_or(0.0),
             prompts_ms: unread().sum(),
             answer_ms: whole.map(|o| o.decode_ms * LONG_ANSWER).fold(0.0, f64::max),
             usual_ms: self.usual_ms,
-            shares: self.shares,
+            shares: self.together > 1,
         })
     }
 }
 
 impl Signs {
-    /// Whether the requests there explain that nothing came of a question for `waited_ms`: their prompts are long, or they
-    /// are served one at a time, and are.
+    /// Whether the requests there explain that nothing came of a question for `waited_ms`: their prompts are long, or
+    /// answers that show nothing fill its batch, or they are served one at a time, and are.
     pub fn explain(&self, waited_ms: f64, limits: Limits) -> bool {
-        self.silence_ms < limits.factor * self.prompts_ms.max(self.usual_ms)
+        self.silence_ms < limits.factor * (self.prompts_ms + self.answer_ms).max(self.usual_ms)
             || (!self.shares && self.silence_ms < waited_ms)
     }
 
@@ -209,12 +241,12 @@ impl Signs {
 impl Asked {
     /// Whether to ask now; `others_too` if no other replica with work shows progress.
     pub fn is_due(&self, signs: Signs, limits: Limits, others_too: bool) -> bool {
-        let suspect =
-            limits.silence_ms.max(SUSPECT * signs.first_ms).max(signs.usual_ms) * f64::from(1u32 << self.alive.min(6));
+        // after a reply that says nothing the silence goes on, so that only ever more of it is a reason to ask again
+        let most = if self.last == Some(Reply::Unknown) { 64 } else { 6 };
+        let suspect = limits.silence_ms.max(SUSPECT * signs.first_ms).max(signs.usual_ms);
         let wait = match self.last {
             Some(Reply::Silent) => signs.patience(limits, others_too),
-            Some(Reply::Unknown) => UNASKED * signs.patience(limits, others_too),
-            Some(Reply::Alive) | None => suspect,
+            Some(Reply::Unknown | Reply::Alive) | None => suspect * 2f64.powi(self.spared.min(most)),
         };
         signs.silence_ms >= wait
     }
@@ -223,12 +255,11 @@ impl Asked {
     pub fn on(&mut self, reply: Reply, signs: Signs, limits: Limits, others_too: bool) -> bool {
         self.last = Some(reply);
         match reply {
-            Reply::Alive => {
-                self.alive += 1;
+            Reply::Alive | Reply::Unknown => {
+                self.spared = self.spared.saturating_add(1);
                 false
             }
             Reply::Silent => signs.silence_ms >= signs.patience(limits, others_too),
-            Reply::Unknown => signs.silence_ms >= UNASKED * signs.patience(limits, others_too),
         }
     }
 }

@@ -46,6 +46,8 @@ pub enum Shed {
     QueueFull,
     /// It has waited as long as it may.
     WaitedTooLong,
+    /// The bodies that are held take all the memory that they may.
+    NoMemory,
 }
 
 /// Waiting requests.
@@ -68,13 +70,14 @@ struct Class<T> {
 
 impl Shed {
     /// Every reason, in the order of the metric's label values.
-    pub const ALL: [Shed; 2] = [Shed::QueueFull, Shed::WaitedTooLong];
+    pub const ALL: [Shed; 3] = [Shed::QueueFull, Shed::WaitedTooLong, Shed::NoMemory];
 
     /// The label value.
     pub fn label(self) -> &'static str {
         match self {
             Shed::QueueFull => "queue_full",
             Shed::WaitedTooLong => "waited_too_long",
+            Shed::NoMemory => "no_memory",
         }
     }
 }

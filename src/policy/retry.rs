@@ -5,8 +5,10 @@
 //! connection, and does not count.
 //!
 //! A retry happens only before any response byte went to the client, and at most `attempts` are made in all. Whether
-//! an engine may have begun the request matters: what never reached an engine can always be sent elsewhere, what one
-//! may have begun only where a repetition costs nothing but work.
+//! an engine may have begun the request matters: what never reached an engine, what one did not get in full, and what its
+//! front refused can always be sent again; what one may have begun only where a repetition costs nothing but work. For a
+//! proxy must not repeat what may have an effect (RFC 9110, section 9.2.2), unless it knows that it had none; and that a
+//! kept connection ended tells nothing of whether the request on it was seen (RFC 9112, section 9.3.1).
 
 /// How an attempt failed. The names are metric labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +46,8 @@ pub struct Progress {
     pub replayable: bool,
     /// Whether a repetition has no side effect.
     pub repeatable: bool,
+    /// Whether the request could not be written to its end, so that no engine can have begun it.
+    pub unsent: bool,
 }
 
 /// The operator's limits.
@@ -102,8 +106,8 @@ pub enum Verdict {
 /// Whether and where to try again.
 pub fn verdict(failure: Failure, progress: Progress, limits: Limits) -> Verdict {
     let allowed = match failure {
-        Failure::Connect | Failure::ConnectTimeout => true,
-        Failure::StaleConnection | Failure::BadGateway => progress.repeatable,
+        Failure::Connect | Failure::ConnectTimeout | Failure::BadGateway => true,
+        Failure::StaleConnection => progress.repeatable || progress.unsent,
         Failure::Lost => progress.repeatable && limits.replay_lost,
         Failure::Timeout | Failure::BrokenStream | Failure::Unreadable => false,
     };
@@ -139,6 +143,7 @@ mod tests {
         answered: false,
         replayable: true,
         repeatable: true,
+        unsent: false,
     };
     const LIMITS: Limits = Limits { attempts: 2, replay_lost: true };
 
@@ -154,12 +159,19 @@ mod tests {
     }
 
     #[test]
+    fn what_an_engines_front_refused_or_did_not_get_in_full_goes_on_whatever_it_is() {
+        let stored = Progress { repeatable: false, ..FRESH };
+        assert_eq!(after(Failure::BadGateway, stored), Verdict::Next);
+        assert_eq!(after(Failure::StaleConnection, stored), Verdict::GiveUp);
+        let unsent = Progress { unsent: true, ..stored };
+        assert_eq!(after(Failure::StaleConnection, unsent), Verdict::Again);
+        // a connection that was new has met an engine that was there
+        assert_eq!(after(Failure::Lost, unsent), Verdict::GiveUp);
+    }
+
+    #[test]
     fn what_an_engine_may_have_begun_is_repeated_only_without_side_effects() {
-        for (failure, wanted) in [
-            (Failure::StaleConnection, Verdict::Again),
-            (Failure::BadGateway, Verdict::Next),
-            (Failure::Lost, Verdict::Next),
-        ] {
+        for (failure, wanted) in [(Failure::StaleConnection, Verdict::Again), (Failure::Lost, Verdict::Next)] {
             assert_eq!(after(failure, FRESH), wanted);
             assert_eq!(after(failure, Progress { repeatable: false, ..FRESH }), Verdict::GiveUp);
         }

@@ -14,6 +14,7 @@
 //! **Guard rails:** `upstream_peer` refuses to go on without a sentinel ([`is_seated`]), which turns a change in Pingora
 //! into a clean 500 rather than a request that hangs; `tests/it/bodies.rs` plays sizes × framings; the version is pinned.
 
+use super::memory::Room;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use pingora_core::apps::HttpPersistentSettings;
@@ -54,6 +55,8 @@ pub(super) enum Body {
 pub(super) enum BodyFailure {
     /// Larger than the limit.
     TooLarge,
+    /// The bodies that are held take all the memory that they may.
+    NoRoom,
     /// The client went silent.
     Timeout,
     /// The client left, or sent something that is no body.
@@ -127,7 +130,11 @@ pub(super) fn is_seated(session: &mut Session) -> bool {
 }
 
 /// Reads the whole body and leaves a sentinel. An empty body stays [`Body::Untouched`].
-pub(super) async fn read(session: &mut Session, limits: ReadLimits) -> std::result::Result<Body, BodyFailure> {
+pub(super) async fn read(
+    session: &mut Session,
+    limits: ReadLimits,
+    room: &mut Room,
+) -> std::result::Result<Body, BodyFailure> {
     if session.downstream_session.is_body_empty() {
         return Ok(Body::Untouched);
     }
@@ -142,7 +149,7 @@ pub(super) async fn read(session: &mut Session, limits: ReadLimits) -> std::resu
         session.downstream_session.write_continue_response().await?;
         session.set_keepalive(keep);
     }
-    let body = read_all(session, length, is_h2, limits).await?;
+    let body = read_all(session, length, limits, room).await?;
     if !body.is_empty() && session.downstream_session.get_retry_buffer().is_none() {
         reseat(session).await?;
     }
@@ -152,9 +159,10 @@ pub(super) async fn read(session: &mut Session, limits: ReadLimits) -> std::resu
 async fn read_all(
     session: &mut Session,
     length: Option<usize>,
-    is_h2: bool,
     limits: ReadLimits,
+    room: &mut Room,
 ) -> std::result::Result<Bytes, BodyFailure> {
+    let is_h2 = session.downstream_session.is_http2();
     let mut body = BytesMut::with_capacity(length.unwrap_or(0).min(RESERVE_AT_MOST) + ROOM);
     loop {
         if length.is_none_or(|n| n.saturating_sub(body.len()) <= RETRY_BUFFER) {
@@ -168,6 +176,9 @@ async fn read_all(
         body.extend_from_slice(&piece);
         if body.len() > limits.bytes {
             return Err(BodyFailure::TooLarge);
+        }
+        if !room.grow(body.len()) {
+            return Err(BodyFailure::NoRoom);
         }
     }
 }

@@ -4,6 +4,7 @@ use super::RequestIds;
 use super::body::Body;
 use super::cors::Permission;
 use super::explain::Choice;
+use super::memory::Room;
 use super::rank::RankField;
 use super::relay::Relay;
 use crate::api::endpoint::Endpoint;
@@ -28,6 +29,8 @@ pub struct Context {
     pub(super) started: Instant,
     pub(super) endpoint: Endpoint,
     pub(super) body: Body,
+    /// The memory that it takes.
+    pub(super) room: Option<Room>,
     /// Bytes of a body that streams through unread.
     pub(super) streamed: usize,
     pub(super) rank_field: RankField,
@@ -130,6 +133,7 @@ impl Context {
             started: Instant::now(),
             endpoint: Endpoint::Other,
             body: Body::default(),
+            room: None,
             streamed: 0,
             rank_field: RankField::default(),
             prompt: PromptFacts::default(),

@@ -2,7 +2,9 @@
 
 use super::Proxy;
 use super::context::Context;
+use super::respond::kind_of;
 use crate::api::endpoint::Endpoint;
+use crate::api::errors::ErrorKind;
 use crate::telemetry::access::Access;
 use crate::telemetry::metrics::Outcome;
 use pingora_error::{Error, ErrorSource};
@@ -13,12 +15,14 @@ const CLIENT_LEFT: u16 = 499;
 
 impl Proxy {
     pub(super) fn on_end(&self, session: &Session, e: Option<&Error>, ctx: &Context) {
-        let left = e.is_some_and(|e| *e.esource() == ErrorSource::Downstream) && ctx.own_error.is_none();
+        // one that did something wrong was told, and is there
+        let told = e.filter(|e| *e.esource() == ErrorSource::Downstream).map(|e| kind_of(e, ctx));
+        let (left, told) = (told == Some(None), ctx.own_error.or(told.flatten()));
         if left {
             self.metrics.client_left();
         }
         let outcome = outcome(session, ctx, left);
-        let word = end_word(e, ctx, left);
+        let word = end_word(e, ctx, left, told);
         self.end_decision(ctx, &outcome, word);
         self.metrics.ended(&outcome);
         if let Some(key) = &ctx.key {
@@ -65,8 +69,8 @@ fn outcome(session: &Session, ctx: &Context, left: bool) -> Outcome {
     }
 }
 
-fn end_word(e: Option<&Error>, ctx: &Context, left: bool) -> &'static str {
-    match (ctx.own_error, ctx.failure) {
+fn end_word(e: Option<&Error>, ctx: &Context, left: bool, told: Option<ErrorKind>) -> &'static str {
+    match (told, ctx.failure) {
         _ if left => "client_left",
         (Some(kind), _) => kind.code(),
         (None, Some(failure)) if e.is_some() => failure.label(),

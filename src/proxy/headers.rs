@@ -1,6 +1,6 @@
 //! What changes in heads. Of a request: offers of other protocols are declined, but for WebSocket. Of an answer: fields
-//! that belong to one connection go no further, and a client of HTTP/1.0 gets a body that it can read. Everything else is the engine's, redirects included: whoever put an engine's own
-//! address into one meant the client to see it.
+//! that belong to one connection go no further, and a client of HTTP/1.0 gets a body that it can read. Everything else is
+//! the engine's; of redirects see `redirect.rs`.
 
 use http::header::{CONNECTION, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Version};
@@ -67,6 +67,37 @@ pub(super) fn model_in_query(query: &str) -> Option<String> {
     String::from_utf8(out).ok().filter(|model| !model.is_empty())
 }
 
+/// A request's target with another model in its query; every byte outside the name stays.
+pub(super) fn renamed(target: &[u8], model: &str) -> Option<Vec<u8>> {
+    let query = target.iter().position(|c| *c == b'?')? + 1;
+    let pairs = target[query..].split(|c| *c == b'&');
+    let mut at = query;
+    for pair in pairs {
+        let end = at + pair.len();
+        if pair.starts_with(b"model=") {
+            return Some([&target[..at], b"model=", encoded(model).as_bytes(), &target[end..]].concat());
+        }
+        at = end + 1;
+    }
+    None
+}
+
+/// A text as a value in a query.
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'-' | b'.' | b'_' | b'~' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => out.push(char::from(byte)),
+            _ => out.extend(['%', digit(byte >> 4), digit(byte & 15)]),
+        }
+    }
+    out
+}
+
+fn digit(value: u8) -> char {
+    char::from_digit(value.into(), 16).unwrap_or('0').to_ascii_uppercase()
+}
+
 /// The byte that two digits stand for.
 fn hex(digits: [u8; 2]) -> Option<u8> {
     let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
@@ -116,6 +147,20 @@ mod tests {
         ] {
             assert_eq!(model_in_query(query).as_deref(), model, "{query}");
         }
+    }
+
+    #[test]
+    fn a_model_is_renamed_in_a_query_and_nothing_else_is() {
+        for (target, wanted) in [
+            ("/v1/realtime?model=alias", Some("/v1/realtime?model=org%2FM%201")),
+            ("/v1/realtime?a=model=x&model=alias&b=%2f", Some("/v1/realtime?a=model=x&model=org%2FM%201&b=%2f")),
+            ("/v1/realtime?models=alias", None),
+            ("/v1/realtime", None),
+        ] {
+            let shown = renamed(target.as_bytes(), "org/M 1").map(|t| String::from_utf8(t).unwrap());
+            assert_eq!(shown.as_deref(), wanted, "{target}");
+        }
+        assert_eq!(model_in_query(&format!("model={}", encoded("größe/a b&c"))).as_deref(), Some("größe/a b&c"));
     }
 
     #[test]

@@ -3,10 +3,10 @@
 //! | phase | file | what happens |
 //! |---|---|---|
 //! | a new connection | `front.rs` | HTTP/1 or HTTP/2 |
-//! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
+//! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `memory.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
-//! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs` | the answer passes; it is read beside |
+//! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs`, `redirect.rs` | the answer passes; it is read beside |
 //! | how an attempt ended | `signals.rs` | what it says of the replica's health |
 //! | `fail_to_proxy` | `respond.rs` | ramjet's own errors |
 //! | `logging` | `finish.rs`, `explain.rs` | counters, the access line, and what came of the decision |
@@ -22,11 +22,13 @@ mod explain;
 mod finish;
 mod front;
 mod headers;
+mod memory;
 mod models;
 mod peer;
 mod prepare;
 mod queue;
 mod rank;
+mod redirect;
 mod relay;
 mod request;
 mod respond;
@@ -51,6 +53,7 @@ use crate::telemetry::metrics::Metrics;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderName;
+use memory::BodyMemory;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_error::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -89,6 +92,8 @@ pub struct Settings {
     pub session_headers: Arc<[HeaderName]>,
     /// The largest body.
     pub max_body: usize,
+    /// The most bytes of all bodies together that are held.
+    pub body_memory: usize,
     /// How long a request may wait for room.
     pub queue_wait: Duration,
     /// Which requests go first when not all can.
@@ -127,6 +132,7 @@ pub struct Proxy {
     metrics: Arc<Metrics>,
     decisions: Arc<Decisions>,
     settings: Settings,
+    memory: Arc<BodyMemory>,
     rules: Arc<ClientRules>,
     /// Set when the process has begun to go away.
     draining: Arc<AtomicBool>,
@@ -151,7 +157,8 @@ impl Proxy {
         seed: u64,
     ) -> Self {
         let ids = Arc::new(RequestIds { seed, next: AtomicU64::new(0) });
-        Proxy { router, metrics, decisions, settings, rules: Arc::new(rules), draining, ids }
+        let memory = Arc::new(BodyMemory::new(settings.body_memory));
+        Proxy { router, metrics, decisions, settings, memory, rules: Arc::new(rules), draining, ids }
     }
 }
 
@@ -183,12 +190,15 @@ impl ProxyHttp for Proxy {
 
     async fn request_body_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         piece: &mut Option<Bytes>,
         end_of_stream: bool,
         ctx: &mut Context,
     ) -> Result<()> {
-        self.weigh(piece.as_ref(), ctx)?;
+        // what a client says in another protocol is no body, and has no limit
+        if !session.was_upgraded() {
+            self.weigh(piece.as_ref(), ctx)?;
+        }
         ctx.body.replace_sentinel(piece, end_of_stream)
     }
 

@@ -3,6 +3,7 @@
 
 use super::body::Body;
 use super::context::Context;
+use super::headers::{model_in_query, renamed};
 use super::request::refuse;
 use super::{Proxy, respond};
 use crate::api::catalogue::{self, merged};
@@ -63,6 +64,18 @@ impl Proxy {
         // an engine takes what it understands for JSON whatever the client calls it
         let form = form_of(head).or(endpoint.is_read().then_some(Form::Json))?;
         self.rules.aliases.resolve(form, body)
+    }
+
+    /// The model that a request for another protocol names in its query, put there in place of its alias.
+    pub(super) fn model_of_upgrade(&self, head: &mut RequestHeader) -> Result<Option<String>> {
+        let Some(named) = head.uri.query().and_then(model_in_query) else { return Ok(None) };
+        let Some((_, model)) = self.rules.aliases.iter().find(|(alias, _)| *alias == named) else {
+            return Ok(Some(named));
+        };
+        if let Some(target) = renamed(head.raw_path(), model) {
+            head.set_raw_path(&target)?;
+        }
+        Ok(Some(model.to_owned()))
     }
 
     /// Refuses a request for a model that no replica serves, after another look at the engines.

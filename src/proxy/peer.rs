@@ -15,6 +15,7 @@ use crate::policy::flight::Flight;
 use crate::policy::queue::Shed;
 use crate::policy::retry::{Verdict, next_place};
 use crate::policy::select::{Decision, Ranked};
+use crate::telemetry::metrics::InflightGuard;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use pingora_core::protocols::TcpKeepalive;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -31,13 +32,17 @@ static FRESH: AtomicU64 = AtomicU64::new(1);
 
 const REQUEST_ID: &str = "x-request-id";
 
+/// A replica's share, a claim on what it reads, and the count of those who have one: of none who still wait for it.
+type Choice = (Reservation, ClaimGuard, InflightGuard);
+
 impl Proxy {
     pub(super) async fn choose_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
         if ctx.body.held().is_some() && !body::is_seated(session) {
             return Error::e_explain(ErrorType::InternalError, "the body was read but would not be sent");
         }
-        let placed = self.metrics.placing();
-        let (reservation, claim) = if ctx.route.is_some() {
+        // what streams through comes again from its beginning
+        ctx.streamed = 0;
+        let (reservation, claim, placed) = if ctx.route.is_some() {
             still_there(session).await?;
             self.next_choice(session, ctx).await?
         } else {
@@ -63,13 +68,13 @@ impl Proxy {
     }
 
     /// Places a request; one that follows another may be kept back, and is placed anew when that fails.
-    async fn first_choice(&self, session: &mut Session, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
+    async fn first_choice(&self, session: &mut Session, ctx: &mut Context) -> Result<Choice> {
         let chain = ctx.chain();
         let mut patience = Patience::new(self.router.fleet().params().flight.max_hold_ms);
         let mut standing = Standing::New;
         loop {
             let placed = self.place(session, ctx, &chain, &patience, standing).await?;
-            let reservation = placed.reservation;
+            let (reservation, counted) = (placed.reservation, self.metrics.placing());
             ctx.route = Some(Route {
                 decision: placed.decision,
                 position: 0,
@@ -79,14 +84,14 @@ impl Proxy {
             });
             self.keep_decision(ctx);
             let (leader, at_most) = match placed.next {
-                Next::Go(claim) => return Ok((reservation, claim)),
+                Next::Go(claim) => return Ok((reservation, claim, counted)),
                 Next::Wait(leader, at_most) => (leader, at_most),
             };
             patience.begin();
             let ended = self.keep_back(session, leader.landed(at_most)).await?;
             if ended != Some(Landing::Failed) && reservation.replica().is_healthy() {
                 let claim = self.router.claim(reservation.replica().id, ctx.prompt.to_place(&chain));
-                return Ok((reservation, claim));
+                return Ok((reservation, claim, counted));
             }
             standing = reservation.into_permit().map_or(Standing::New, Standing::Inside);
         }
@@ -142,7 +147,7 @@ impl Proxy {
     }
 
     /// Walks the ranking that was made for the first attempt.
-    async fn next_choice(&self, session: &mut Session, ctx: &mut Context) -> Result<(Reservation, ClaimGuard)> {
+    async fn next_choice(&self, session: &mut Session, ctx: &mut Context) -> Result<Choice> {
         let failed = ctx.route.as_mut().and_then(|route| {
             let failed = route.decision.ranked.at(route.position)?.id;
             match route.verdict {
@@ -163,13 +168,13 @@ impl Proxy {
         let Some((reservation, claim)) = next else {
             return refuse(ctx, ErrorKind::NoReplica);
         };
-        let reservation = reservation.within(permit);
+        let (reservation, counted) = (reservation.within(permit), self.metrics.placing());
         let failed = failed.and_then(|failed| self.router.fleet().replica(failed));
         let left = failed.filter(|from| from.id != reservation.replica().id);
         if let (Some(from), Some(failure)) = (left, ctx.failure) {
             self.metrics.failed_over(from.name(), reservation.replica().name(), failure);
         }
-        Ok((reservation, claim))
+        Ok((reservation, claim, counted))
     }
 
     /// Takes out of the ranking, from `position` on, whom an operator has drained since it was made.
@@ -184,13 +189,13 @@ impl Proxy {
 
     /// Brings the replica that is to be tried next to `position` of the ranking, the others keeping their order.
     fn prefer_other_nodes(&self, decision: &mut Decision, position: usize) {
-        // the ranking may be old: those that are fenced by now go last
+        // the ranking may be old: those that are fenced by now go last, before them who has all that a trial allows
         let fleet = self.router.fleet();
-        let is_fenced = |r: &Ranked| !fleet.replica(r.id).is_some_and(|r| r.is_healthy());
+        let tier = |r: &Ranked| fleet.replica(r.id).map_or(2, |r| r.tier());
         let (end, group) = (decision.ranked.len(), decision.preferred.max(position));
         for places in [position..group.min(end), position..end] {
-            if decision.ranked.get(position).is_some_and(is_fenced) {
-                decision.ranked[places].sort_by_key(is_fenced);
+            if decision.ranked.get(position).is_some_and(|r| tier(r) > 0) {
+                decision.ranked[places].sort_by_key(tier);
             }
         }
         let next = next_place(&fleet.nodes(decision), position, decision.preferred);
@@ -272,6 +277,8 @@ fn peer(address: SocketAddr, phases: &Phases, fresh: bool) -> HttpPeer {
     options.connection_timeout = Some(phases.connect);
     options.total_connection_timeout = Some(phases.connect);
     options.read_timeout = Some(phases.silence);
+    // while a body is being written nothing is read: an engine that takes no more of it must not keep it for ever
+    options.write_timeout = Some(phases.first_byte);
     options.idle_timeout = Some(phases.pool_idle);
     options.tcp_keepalive = Some(keepalive(phases.tcp_keepalive));
     peer

@@ -117,8 +117,8 @@ impl Proxy {
     fn left_to_try(&self, ctx: &Context) -> Wanted {
         let Some(route) = &ctx.route else { return Wanted::new() };
         let left = route.decision.ranked.get(route.position..).unwrap_or_default();
-        // what one replica alone holds is tried there again
-        let stays = ctx.prompt.pinned.is_some() && route.verdict == Verdict::Again;
+        // a fresh connection is for the replica that was chosen: another one would be one more that sees the request
+        let stays = route.verdict == Verdict::Again;
         let left = &left[..if stays { left.len().min(1) } else { left.len() }];
         let is_healthy = |id| self.router.fleet().replica(id).is_some_and(|r| r.is_healthy());
         let healthy: Wanted = left.iter().map(|r| r.id).filter(|id| is_healthy(*id)).collect();

@@ -5,6 +5,7 @@ use super::Proxy;
 use super::context::Context;
 use super::explain;
 use super::headers::{drop_hop_by_hop, suit_version};
+use super::redirect::hide_address;
 use crate::api::answer::{StreamReader, Usage, WholeReader};
 use crate::api::decoder::Decoder;
 use crate::api::encoding::{Coding, Unread};
@@ -62,9 +63,11 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
     ctx.permission.apply(response)?;
     // the answer begins: the body can no longer be replayed
     ctx.body.release();
+    ctx.room = None;
     response.insert_header("x-ramjet-request-id", &ctx.id)?;
     if let Some(attempt) = &ctx.attempt {
         response.insert_header("x-ramjet-upstream", attempt.reservation.replica().id.to_string())?;
+        hide_address(response, &attempt.reservation.replica().spec)?;
     }
     response.remove_header(&explain::TOLD);
     if let Some(told) = explain::header(session, ctx) {
@@ -136,7 +139,7 @@ impl Proxy {
                     self.prefill_done(ctx);
                 }
                 let broken = state.failed || (end && !state.finished);
-                if broken && !std::mem::replace(&mut ctx.relay.broken, broken) {
+                if broken && !std::mem::replace(&mut ctx.relay.broken, broken) && !state.refused {
                     self.metrics.attempt_failed(ctx.endpoint, Failure::BrokenStream);
                     self.ended(Some(Failure::BrokenStream), ctx);
                 }

@@ -3,7 +3,7 @@
 use super::body::{Body, BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
 use super::cors::is_preflight;
-use super::headers::{decline_upgrade, model_in_query, wants_websocket};
+use super::headers::{decline_upgrade, wants_websocket};
 use super::models::form_of;
 use super::prepare::{prepare, session_key};
 use super::{Proxy, respond};
@@ -12,6 +12,7 @@ use crate::api::endpoint::{Endpoint, kept};
 use crate::api::errors::ErrorKind;
 use crate::api::model::Form;
 use crate::fleet::pins::id_key;
+use crate::policy::queue::Shed;
 use crate::types::ReplicaId;
 use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
@@ -46,9 +47,11 @@ impl Proxy {
             respond::health(session, self.router.fleet(), self.draining.load(Relaxed), ctx).await?;
             return Ok(true);
         }
+        // whether a page may ask is the engine's to say where it is not ramjet's; browsers send no key with the question
+        let is_question = self.rules.cors.is_none() && is_preflight(head) && session.is_body_empty();
         if let Some(keys) = &self.rules.keys {
             ctx.key = keys.admit(session.req_header_mut());
-            if ctx.key.is_none() {
+            if ctx.key.is_none() && !is_question {
                 return refuse(ctx, ErrorKind::Unauthorized);
             }
         }
@@ -64,11 +67,11 @@ impl Proxy {
                 return refuse(ctx, ErrorKind::BodyTooLarge);
             }
         }
-        let head = session.req_header();
-        if wants_websocket(head) {
-            let named = head.uri.query().and_then(model_in_query);
+        if wants_websocket(session.req_header()) {
+            let named = self.model_of_upgrade(session.req_header_mut())?;
             ctx.prompt.model = named.filter(|model| self.router.fleet().serves(model));
         }
+        let head = session.req_header();
         if let Some(id) = kept(head.method.as_str(), head.uri.path()) {
             ctx.prompt.pinned = self.holder(id_key(id.as_bytes(), self.settings.shape.secret));
         }
@@ -117,10 +120,12 @@ impl Proxy {
 
     async fn read_prompt(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         let limits = ReadLimits { bytes: self.settings.max_body, silence: self.settings.phases.client_body };
-        ctx.body = match read(session, limits).await {
+        let room = ctx.room.insert(self.memory.room());
+        ctx.body = match read(session, limits, room).await {
             Ok(body) => body,
             Err(BodyFailure::Broken(e)) if is_malformed(&e) => return refuse(ctx, ErrorKind::BadRequest),
             Err(BodyFailure::Broken(e)) => return Err(e),
+            Err(BodyFailure::NoRoom) => return self.turn_away(ctx, Shed::NoMemory),
             Err(failure) => {
                 let kind = match failure {
                     BodyFailure::TooLarge => ErrorKind::BodyTooLarge,

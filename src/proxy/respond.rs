@@ -85,7 +85,8 @@ pub(super) async fn failure(session: &mut Session, e: &Error, ctx: &Context) -> 
 }
 
 /// The error to answer with; `None` when the client has left.
-fn kind_of(e: &Error, ctx: &Context) -> Option<ErrorKind> {
+/// What the client is told; `None` if nothing, as it is not there.
+pub(super) fn kind_of(e: &Error, ctx: &Context) -> Option<ErrorKind> {
     if ctx.own_error.is_some() {
         return ctx.own_error;
     }

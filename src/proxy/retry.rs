@@ -1,13 +1,16 @@
 //! What becomes of a request whose attempt failed: the facts for `policy::retry`, and its verdict in Pingora's terms.
 
 use super::Proxy;
+use super::body::content_length;
 use super::context::Context;
 use super::relay::is_final;
+use crate::api::endpoint;
 use crate::engine::discovery::look_again;
 use crate::policy::retry::{Failure, Progress, Verdict, verdict};
+use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use pingora_error::{Error, ErrorSource, ErrorType, Result};
-use pingora_http::ResponseHeader;
+use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 use std::time::Duration;
 
@@ -24,7 +27,7 @@ impl Proxy {
         if let Some(attempt) = &ctx.attempt {
             look_again(attempt.reservation.replica().clone(), failure == Failure::ConnectTimeout);
         }
-        let again = self.after(failure, session, ctx);
+        let again = self.after(failure, true, session, ctx);
         e.set_retry(again);
         e
     }
@@ -39,7 +42,10 @@ impl Proxy {
         // undecided until now: asking such an error whether to retry panics
         e.retry.decide_reuse(reused);
         let again = match failure_of(&e, ctx, reused) {
-            Some(failure) => self.after(failure, session, ctx),
+            Some(failure) => {
+                let unsent = is_unsent(&e, session, ctx);
+                self.after(failure, unsent, session, ctx)
+            }
             None => {
                 ctx.attempt = None;
                 false
@@ -57,6 +63,7 @@ impl Proxy {
         response: &ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
+        self.answered(response.status, ctx);
         let status = response.status.as_u16();
         // 503 says busy as often as broken; which, the probes tell
         if matches!(status, 500 | 502 | 504) {
@@ -65,7 +72,7 @@ impl Proxy {
         if !matches!(status, 502 | 503) || response.headers.contains_key(RETRY_AFTER) {
             return Ok(());
         }
-        if self.verdict(Failure::BadGateway, session, ctx) == Verdict::GiveUp {
+        if self.verdict(Failure::BadGateway, false, session, ctx) == Verdict::GiveUp {
             self.metrics.attempt_failed(ctx.endpoint, Failure::BadGateway);
             return Ok(());
         }
@@ -75,9 +82,10 @@ impl Proxy {
         Err(e)
     }
 
-    /// Books a failed attempt: its guards go, its kind is counted. Whether another one follows.
-    fn after(&self, failure: Failure, session: &Session, ctx: &mut Context) -> bool {
-        let verdict = self.verdict(failure, session, ctx);
+    /// Books a failed attempt: its guards go, its kind is counted. Whether another one follows. `unsent` if the request
+    /// could not be written to its end.
+    fn after(&self, failure: Failure, unsent: bool, session: &Session, ctx: &mut Context) -> bool {
+        let verdict = self.verdict(failure, unsent, session, ctx);
         self.metrics.attempt_failed(ctx.endpoint, failure);
         // a bad gateway was reported when its head came, a dead idle connection says nothing of the engine
         if !matches!(failure, Failure::BadGateway | Failure::StaleConnection) {
@@ -91,7 +99,7 @@ impl Proxy {
         verdict != Verdict::GiveUp
     }
 
-    fn verdict(&self, failure: Failure, session: &Session, ctx: &Context) -> Verdict {
+    fn verdict(&self, failure: Failure, unsent: bool, session: &Session, ctx: &Context) -> Verdict {
         let Some(route) = &ctx.route else { return Verdict::GiveUp };
         // what one replica keeps, another one does not know: its word for that would hide the failure. But where nobody
         // listens any more, not to know is the truth
@@ -103,10 +111,23 @@ impl Proxy {
             candidates_left: may_move && route.position + 1 < route.decision.ranked.len(),
             answered: has_answered(session),
             replayable: ctx.body.held().is_some() || !session.as_ref().retry_buffer_truncated(),
-            repeatable: ctx.is_repeatable() || session.req_header().method.is_idempotent(),
+            repeatable: is_repeatable(session.req_header(), ctx),
+            unsent,
         };
         verdict(failure, progress, self.settings.retry)
     }
+}
+
+/// Whether a repetition costs work and no more.
+fn is_repeatable(request: &RequestHeader, ctx: &Context) -> bool {
+    ctx.is_repeatable() || request.method.is_idempotent() || endpoint::only_listens_or_speaks(request.uri.path())
+}
+
+/// Whether the request could not be written to its end, as far as that is known.
+fn is_unsent(e: &Error, session: &Session, ctx: &Context) -> bool {
+    let whole = ctx.body.held().map(Bytes::len).or_else(|| content_length(session.req_header()));
+    let is_short = |(whole, sent)| sent < whole;
+    *e.etype() == ErrorType::WriteError || whole.zip(session.upstream_body_bytes_sent()).is_some_and(is_short)
 }
 
 /// Whether any byte of an answer went to the client; `100 Continue` is none.

@@ -1,13 +1,16 @@
 //! What a request says of its replica's health, besides being answered: that something is generated there, that it was
 //! completed, or that it failed by the engine's fault.
 //!
-//! Only what generates speaks for or against an engine, and every failure to reach it. What a client did wrong (4xx) and
-//! what says busy (429, 503) are no failures, and a client that leaves is neither good nor bad.
+//! Only what generates speaks for or against what an engine generates. Every answer speaks for its being there, and every
+//! failure to reach it against that. What a client did wrong (4xx) and what says busy (429, 503) are no failures, and a
+//! client that leaves is neither good nor bad.
 
 use super::Proxy;
 use super::context::Context;
+use super::relay::is_final;
 use crate::policy::errors::Ended;
 use crate::policy::retry::Failure;
+use http::StatusCode;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 impl Proxy {
@@ -16,6 +19,19 @@ impl Proxy {
         if let Some(attempt) = &ctx.attempt {
             attempt.reservation.replica().hear(self.router.fleet().clock().now());
         }
+    }
+
+    /// The head of an answer has come. One for which nothing is generated tells right away what it can tell: that the
+    /// engine is there, and that the time until then was no silence.
+    pub(super) fn answered(&self, status: StatusCode, ctx: &mut Context) {
+        let generates = ctx.endpoint.is_inference() && status.is_success();
+        let Some(attempt) = ctx.attempt.as_mut().filter(|_| !generates && is_final(status)) else { return };
+        if status.is_server_error() {
+            return;
+        }
+        attempt.reservation.is_answered();
+        let id = attempt.reservation.replica().id;
+        self.router.fleet().ended(id, Ended::Answered, attempt.reservation.began());
     }
 
     /// The current attempt has ended, with `failure` or well.

@@ -218,6 +218,7 @@ fn settings(config: &Config) -> Settings {
         },
         session_headers: config.routing.session_headers.iter().filter_map(|name| name.parse().ok()).collect(),
         max_body: config.limits.body,
+        body_memory: config.limits.body_memory,
         queue_wait: config.limits.queue.wait,
         priority: priority(config),
         compat: Compat {

@@ -120,6 +120,9 @@ def header_value(c, r):
     rec = final(r)
     if want in ("<as engine>", "<as sent by engine>"):
         return [dict(rec.out_headers).get(c["name"])] if rec else [None]
+    if want == "<as sent by engine, without its own address>":
+        sent = dict(rec.out_headers).get(c["name"]) or "" if rec else ""
+        return [sent.removeprefix(f"http://{rec.engine.authority}") if rec else None]
     return want if isinstance(want, list) else [want]
 
 

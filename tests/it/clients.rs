@@ -125,6 +125,23 @@ async fn pages_of_named_origins_are_answered_without_a_key_and_read_errors_too()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_page_may_ask_the_engine_whether_it_may_ask_and_nothing_else_without_a_key() {
+    let engine = Engine::start().await;
+    let ramjet = keyed(&engine, "").await;
+    let asked = format!("origin: https://app.test\r\n{PREFLIGHT}");
+    let own = "x-play: raw=HTTP/1.1 200 OK\\r\\naccess-control-allow-origin: *\\r\\ncontent-length: 0\\r\\n\\r\\n\r\n";
+    let with_key = format!("{asked}{own}authorization: Bearer client-key\r\n");
+    for fields in [format!("{asked}{own}"), with_key] {
+        let answer = ask(&ramjet, "OPTIONS", "/v1/chat/completions", &fields, b"").await;
+        assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some("*")));
+    }
+    assert!(engine.seen().iter().all(|seen| !seen.head.contains("client-key")));
+    assert_eq!(ask(&ramjet, "OPTIONS", "/v1/chat/completions", &asked, b"a body").await.status, 401);
+    assert_eq!(ask(&ramjet, "OPTIONS", "/v1/chat/completions", "origin: https://app.test\r\n", b"").await.status, 401);
+    assert_eq!(ask(&ramjet, "POST", "/v1/chat/completions", &asked, b"{}").await.status, 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_origins_everything_passes() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;

@@ -8,8 +8,13 @@ use crate::support::until;
 use std::net::SocketAddr;
 
 async fn order(admin: SocketAddr, path: &str, headers: &str) -> Answer {
+    order_of(admin, &admin.to_string(), path, headers).await
+}
+
+/// The same under a name of the listener.
+async fn order_of(admin: SocketAddr, host: &str, path: &str, headers: &str) -> Answer {
     let mut h1 = H1::connect(admin).await.unwrap();
-    h1.send(format!("POST {path} HTTP/1.1\r\nhost: {admin}\r\n{headers}content-length: 0\r\n\r\n").as_bytes()).await;
+    h1.send(format!("POST {path} HTTP/1.1\r\nhost: {host}\r\n{headers}content-length: 0\r\n\r\n").as_bytes()).await;
     h1.answer().await.unwrap()
 }
 
@@ -41,6 +46,11 @@ async fn a_drained_replica_finishes_what_it_has_and_gets_nothing_until_undrained
     until("unhealthy", || async { get(ramjet.api, "/health").await.unwrap().status == 503 }).await;
     assert_eq!(client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap().status, 502);
     assert_eq!(a.seen().len(), 1);
+    let listed = get(ramjet.admin, "/api/fleet").await.unwrap().json();
+    assert_eq!(
+        (&listed["replicas"][0]["state"], &listed["replicas"][1]["state"]),
+        (&"draining".into(), &"fenced".into())
+    );
     assert_eq!(order(ramjet.admin, &format!("{name}/undrain"), "").await.status, 200);
     assert_eq!(client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap().status, 200);
     assert_eq!(a.seen().len(), 2);
@@ -68,6 +78,9 @@ async fn orders_need_a_post_a_name_and_no_page_of_another_origin() {
     assert_eq!(get(ramjet.admin, &path).await.unwrap().status, 405);
     assert_eq!(order(ramjet.admin, "/api/replicas/nobody/drain", "").await.status, 404);
     assert_eq!(order(ramjet.admin, &path, "origin: http://evil.test\r\n").await.status, 403);
+    assert_eq!(order_of(ramjet.admin, "evil.test", &path, "origin: http://evil.test\r\n").await.status, 403);
+    assert_eq!(order_of(ramjet.admin, "evil.test", &path, "").await.status, 403);
     assert_eq!(state(&ramjet, 0).await, "healthy");
     assert_eq!(order(ramjet.admin, &path, "").await.status, 200);
+    assert_eq!(order_of(ramjet.admin, "localhost", &path, "origin: http://localhost\r\n").await.status, 200);
 }

@@ -131,6 +131,67 @@ async fn a_dead_idle_connection_is_replaced_without_the_client_noticing() {
     ramjet.settled().await;
 }
 
+/// A POST of `size` bytes to a path, with the part that the engine should play.
+async fn post(ramjet: &Ramjet, path: &str, play: &str, size: usize) -> u16 {
+    let body = String::from_utf8(chat_body(size, "")).unwrap();
+    client::post(ramjet.api, path, play, &body).await.unwrap().status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_idle_connection_did_not_take_in_full_is_sent_again_whatever_it_is() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    for _ in 0..3 {
+        // more than any buffer takes: the engine closes without having read it
+        assert_eq!(post(&ramjet, "/v1/responses", "close-next", 500).await, 200);
+        assert_eq!(post(&ramjet, "/v1/responses", "", 8 << 20).await, 200);
+    }
+    assert_eq!(engine.seen().len(), 6);
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_engines_front_refuses_goes_to_another_whatever_it_is() {
+    for path in ["/v1/responses", "/v1/files", "/v1/audio/transcriptions", "/v1/elsewhere"] {
+        for play in ["status=502", "status=503"] {
+            let (a, b, ramjet) = pair(&[]).await;
+            a.script(&[play]);
+            assert_eq!((post(&ramjet, path, "", 500).await, post(&ramjet, path, "", 500).await), (200, 200), "{path}");
+            assert_eq!(a.seen().len() + b.seen().len(), 3, "{path}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_sent_again_is_not_weighed_twice() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let config = "routing: { policy: round_robin }\nlimits: { body: 10KiB }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, ..Start::default() }).await;
+    a.script(&["status=503"]);
+    b.script(&["status=503"]);
+    // its length is not announced
+    let head = chat_head("transfer-encoding: chunked\r\n").replace("/v1/chat/completions", "/v1/files");
+    let body = format!("{:x}\r\n{}\r\n0\r\n\r\n", 8 << 10, "x".repeat(8 << 10));
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    h1.send(format!("{head}{body}").as_bytes()).await;
+    assert_eq!(h1.answer().await.unwrap().status, 503);
+    let seen = [a.seen(), b.seen()].concat();
+    assert_eq!(seen.iter().map(|s| s.length).collect::<Vec<_>>(), [8 << 10, 8 << 10]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_takes_no_more_of_a_body_does_not_keep_the_request_for_ever() {
+    // accepted by the kernel, and read by nobody
+    let deaf = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = "timeouts: { first_byte: 300ms, idle_read: 300ms }\n";
+    let upstreams = &[deaf.local_addr().unwrap()];
+    let start = Start { upstreams, config, probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    let answer = client::chat(ramjet.api, "", &chat_body(32 << 20, "")).await.unwrap();
+    assert_eq!((answer.status, answer.header("x-ramjet-error")), (504, Some("upstream_timeout")));
+    ramjet.settled().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_drops_every_second_request_of_a_connection_fails_none() {
     let engine = Engine::start().await;

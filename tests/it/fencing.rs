@@ -99,6 +99,66 @@ async fn a_refused_connection_fences_before_the_next_probe() {
     .await;
 }
 
+async fn embed(ramjet: &Ramjet, n: usize) -> u16 {
+    let body = format!("{{\"model\":\"m\",\"input\":\"text {n}\"}}");
+    client::post(ramjet.api, "/v1/embeddings", "", &body).await.unwrap().status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_generates_nothing_by_trade_comes_back_from_its_trial() {
+    let (gone, engine) = (Engine::start().await, Engine::start().await);
+    let addr = gone.addr;
+    let start = Start { upstreams: &[addr, engine.addr], config: QUICK, probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    until("the first probes", || async { gone.probes() > 0 && engine.probes() > 0 }).await;
+    gone.stop().await;
+    until("fenced", || async {
+        assert_eq!(embed(&ramjet, 0).await, 200);
+        state(&ramjet, 0).await == fenced()
+    })
+    .await;
+    let _back = Engine::start_at(addr).await;
+    until("healthy", || async {
+        assert_eq!(embed(&ramjet, 1).await, 200);
+        state(&ramjet, 0).await.0 == "healthy"
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_connections_do_not_fence_who_mostly_computes_well() {
+    let (engine, other) = (Engine::start().await, Engine::start().await);
+    let addr = engine.addr;
+    let start = Start { upstreams: &[addr, other.addr], config: LASTING, probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    until("the first probes", || async { engine.probes() > 0 && other.probes() > 0 }).await;
+    for n in 0..40 {
+        assert_eq!(embed(&ramjet, n).await, 200);
+    }
+    assert!(engine.seen().len() >= 10);
+    engine.stop().await;
+    until("refused more often than fences", || async {
+        assert_eq!(embed(&ramjet, 0).await, 200);
+        ramjet.metric("ramjet_upstream_failovers_total").await >= 5.0
+    })
+    .await;
+    assert_eq!(state(&ramjet, 0).await, ("healthy".to_owned(), None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_did_wrong_does_not_fence_though_it_comes_as_an_error_event() {
+    let (_engines, ramjet) = fleet(2, LASTING).await;
+    let refused =
+        "sse=data: {\"error\":{\"message\":\"m\",\"type\":\"BadRequestError\",\"code\":400}}\\n\\n|data: [DONE]\\n\\n";
+    for n in 0..12 {
+        stream(&ramjet, 500 + n, refused).await;
+    }
+    for replica in 0..2 {
+        assert_eq!(state(&ramjet, replica).await, ("healthy".to_owned(), None));
+    }
+    assert_eq!(ramjet.metric("ramjet_upstream_errors_total").await, 0.0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_healthy_replica_stays() {
     let (engines, ramjet) = fleet(2, LASTING).await;

@@ -12,6 +12,9 @@ const WATCH: &str = "  progress: { silence: 200ms, timeout: 200ms }\n  generatio
 const PROBE: &str = "  progress: { mode: off }\n  generation: { interval: 100ms, timeout: 200ms, successes: 1 }\n\
                      routing: { policy: round_robin }";
 
+/// What an engine that generates answers to a probe.
+const GENERATES: &str = "json={\"choices\":[{\"text\":\"x\"}]}";
+
 async fn pair(config: &str) -> (Engine, Engine, Ramjet) {
     let (a, b) = (Engine::start().await, Engine::start().await);
     let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, ..Start::default() }).await;
@@ -53,7 +56,7 @@ async fn a_frozen_engine_loses_its_traffic_while_its_peer_answers_and_gets_it_ba
         all_go_to(&ramjet, "1").await;
         let moves = ramjet.series("ramjet_upstream_transitions_total").await;
         assert!(moves.iter().any(|(l, n)| l.contains("\"progress\"") && *n == 1.0), "{moves:?}");
-        a.generates("json={}");
+        a.generates(GENERATES);
         until("back", || async { fence(&ramjet, 0).await.is_none() }).await;
         drop(open);
         ramjet.settled().await;
@@ -87,6 +90,21 @@ async fn an_engine_with_a_full_queue_keeps_its_traffic() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_refuses_to_be_asked_keeps_its_traffic_however_silent_its_streams_are() {
+    for refusal in ["status=401", "status=404"] {
+        let (a, b, ramjet) = pair(WATCH).await;
+        a.generates(refusal);
+        a.script(&["frozen"]);
+        b.script(&["decode"]);
+        let open = streams(&ramjet).await;
+        // two endpoints each time, and ever more seldom: the last time after several seconds
+        until("asked five times", || async { a.generations().len() >= 10 }).await;
+        assert_eq!(fence(&ramjet, 0).await, None, "{refusal}");
+        drop(open);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_last_healthy_replica_stays_although_it_is_silent() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], config: WATCH, ..Start::default() }).await;
@@ -102,18 +120,18 @@ async fn the_last_healthy_replica_stays_although_it_is_silent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_probe_finds_an_idle_engine_that_generates_nothing_and_lets_it_back() {
     let (a, _b, ramjet) = pair(PROBE).await;
-    for play in ["prefill", "status=500"] {
+    for play in ["prefill", "status=500", "json={\"choices\":[]}", "json={\"error\":{\"message\":\"died\"}}"] {
         a.generates(play);
         until("fenced", || async { fence(&ramjet, 0).await.as_deref() == Some("generation") }).await;
         all_go_to(&ramjet, "1").await;
-        a.generates("json={}");
+        a.generates(GENERATES);
         until("back", || async { fence(&ramjet, 0).await.is_none() }).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_busy_or_does_not_know_completions_is_not_fenced_by_probes() {
-    for play in ["busy", "status=429", "status=404", "status=400", "drop"] {
+    for play in ["busy", "status=429", "status=404", "status=400", "status=501", "drop"] {
         let (a, _b, ramjet) = pair(PROBE).await;
         a.generates(play);
         until("probed", || async { a.generations().len() >= 6 }).await;
@@ -144,10 +162,10 @@ async fn an_engine_that_reads_a_long_prompt_and_nothing_else_meanwhile_keeps_its
                   routing: { policy: round_robin }";
     let (a, _b, ramjet) = pair(config).await;
     a.script(&["on-call"]);
-    a.generates("prefill");
     let body = chat_body(2 << 20, "\"stream\":true,");
     let mut open = client::begin_chat(ramjet.api, "", &body).await.unwrap();
     until("it reads", || async { a.seen().len() == 1 }).await;
+    a.generates("prefill");
     let before = ramjet.metric("ramjet_upstream_probe_suppressed_total").await;
     until("asked in vain", || async { ramjet.metric("ramjet_upstream_probe_suppressed_total").await >= before + 5.0 })
         .await;
@@ -165,6 +183,25 @@ async fn a_readiness_probe_that_is_late_counts_only_where_nothing_was_completed(
     client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap();
     until("the other is fenced", || async { fence(&ramjet, 1).await.as_deref() == Some("timeout") }).await;
     assert_eq!(fence(&ramjet, 0).await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_takes_no_more_connections_is_fenced_when_it_completes_nothing_more() {
+    let engine = Engine::start().await;
+    let config = "  generation: { mode: off }\n  progress: { mode: off }";
+    let start = Start { upstreams: &[engine.addr], config, probe_every: "500ms", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    let chat = || async { client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap().status };
+    assert_eq!(chat().await, 200);
+    engine.deafen();
+    until("refused again and again", || async {
+        // on the connection that it has
+        assert_eq!(chat().await, 200);
+        ramjet.metric("ramjet_upstream_probe_suppressed_total").await >= 3.0
+    })
+    .await;
+    assert_eq!(fence(&ramjet, 0).await, None);
+    until("fenced", || async { fence(&ramjet, 0).await.as_deref() == Some("connect") }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -132,6 +132,22 @@ async fn an_engines_redirect_is_passed_on_and_not_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_redirect_to_the_engine_itself_does_not_show_its_address() {
+    let engine = Engine::start().await;
+    let replicas = &[format!("{{ url: \"http://{}/pre\" }}", engine.addr)];
+    let ramjet = Ramjet::start_with(Start { replicas, probe_path: "/slow", ..Start::default() }).await;
+    for path in ["/pre/v1/x", "/pre//evil.test/x"] {
+        let play = format!(
+            "raw=HTTP/1.1 307 X\\r\\nlocation: http://{}{path}\\r\\ncontent-length: 0\\r\\n\\r\\n",
+            engine.addr
+        );
+        let answer = client::chat(ramjet.api, &play, &chat_body(500, "")).await.unwrap();
+        let shown = if path.contains("evil") { "/.//evil.test/x" } else { "/v1/x" };
+        assert_eq!((answer.status, answer.header("location")), (307, Some(shown)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn fields_of_the_engines_connection_do_not_reach_the_client() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;

@@ -77,6 +77,25 @@ async fn shed(ramjet: &Ramjet, reason: &str) -> f64 {
 const ONE: &str = "limits: { inflight_per_replica: 1 }";
 
 #[tokio::test(flavor = "multi_thread")]
+async fn bodies_for_which_there_is_no_memory_are_turned_away_and_the_memory_comes_back() {
+    let engine = Engine::start().await;
+    let config = "limits: { body_memory: 1MiB, inflight_per_replica: 1 }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], config, ..Start::default() }).await;
+    // a body that is answered is held no more; the next one waits for room at the replica, and is
+    let mut first = client::begin_chat(ramjet.api, "decode", &chat_body(900 << 10, "\"stream\":true,")).await.unwrap();
+    first.head().await.unwrap();
+    let waits = client::begin_chat(ramjet.api, "decode", &chat_body(900 << 10, "\"stream\":true,")).await.unwrap();
+    until("one waits", || async { ramjet.metric("ramjet_queue_length").await == 1.0 }).await;
+    is_shed(&client::chat(ramjet.api, "", &chat_body(900 << 10, "")).await.unwrap());
+    assert_eq!(shed(&ramjet, "no_memory").await, 1.0);
+    drop(waits);
+    until("nobody waits", || async { ramjet.metric("ramjet_queue_length").await == 0.0 }).await;
+    drop(first);
+    ramjet.settled().await;
+    assert_eq!(client::chat(ramjet.api, "", &chat_body(900 << 10, "")).await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_replica_runs_as_many_as_it_may_and_the_rest_is_served_later() {
     for policy in ["cost", "affinity"] {
         let engines = [Engine::start().await, Engine::start().await];

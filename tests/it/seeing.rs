@@ -45,7 +45,8 @@ async fn explained(ramjet: &Ramjet, id: &str) -> Value {
 /// The same for a reader.
 async fn in_words(ramjet: &Ramjet, id: &str) -> String {
     let mut h1 = H1::connect(ramjet.admin).await.unwrap();
-    h1.send(format!("GET /api/explain/{id} HTTP/1.1\r\nhost: r\r\naccept: text/plain\r\n\r\n").as_bytes()).await;
+    h1.send(format!("GET /api/explain/{id} HTTP/1.1\r\nhost: localhost\r\naccept: text/plain\r\n\r\n").as_bytes())
+        .await;
     String::from_utf8(h1.answer().await.unwrap().body).unwrap()
 }
 
@@ -390,4 +391,20 @@ async fn reservations_agree_with_the_requests_that_have_a_replica() {
     assert!(listed["decisions"].as_array().unwrap().iter().all(|d| d["state"] == "in_flight"), "{listed}");
     drop(open);
     until("none is", || async { both().await == [0.0, 0.0] }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_room_has_no_replica_and_no_reservation() {
+    let engine = Engine::start().await;
+    let config = "limits: { inflight_per_replica: 1 }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], config, ..Start::default() }).await;
+    let mut open = Vec::new();
+    for n in 0..4 {
+        open.push(client::begin_chat(ramjet.api, "decode", &chat_body(500 + n, "")).await.unwrap());
+    }
+    until("three wait", || async { ramjet.metric("ramjet_queue_length").await == 3.0 }).await;
+    let pair = [ramjet.metric("ramjet_reservations").await, ramjet.metric("ramjet_requests_placed").await];
+    assert_eq!(pair, [1.0, 1.0]);
+    drop(open);
+    ramjet.settled().await;
 }

@@ -12,6 +12,21 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const MIB: u64 = 1 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_told_that_it_is_late_has_not_left() {
+    let engine = Engine::start().await;
+    let config = "timeouts: { client_body: 200ms }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], config, ..Start::default() }).await;
+    for path in ["/v1/files", "/v1/chat/completions"] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        h1.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nten bytes.").as_bytes()).await;
+        let answer = h1.answer().await.unwrap();
+        assert_eq!((answer.status, answer.header("x-ramjet-error")), (408, Some("body_timeout")), "{path}");
+    }
+    ramjet.settled().await;
+    assert_eq!(ramjet.metric("ramjet_client_disconnects_total").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_drips_in_is_given_up() {
     let engine = Engine::start().await;
     let config = "timeouts: { client_header: 300ms }";

@@ -42,6 +42,20 @@ async fn a_websocket_passes_both_ways_and_counts_until_it_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_outlives_the_limit_of_bodies() {
+    let engine = Engine::start().await;
+    let config = "limits: { body: 1KiB }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], config, ..Start::default() }).await;
+    let mut h1 = websocket(&ramjet, "/v1/realtime", "echo").await;
+    for n in 0..40 {
+        h1.send(&[n; 100]).await;
+        let mut back = [0; 100];
+        h1.stream.read_exact(&mut back).await.unwrap();
+        assert_eq!(back, [n; 100]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_only_listens_is_kept() {
     let engine = Engine::start().await;
     let config = "timeouts: { client_body: 50ms }";
@@ -79,6 +93,23 @@ async fn a_websocket_goes_where_its_model_is() {
         ramjet.settled().await;
     }
     assert_eq!((a.seen().len(), b.seen().len()), (0, 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_goes_where_the_model_is_that_its_alias_stands_for() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let replicas: Vec<String> = [(&a, "m1"), (&b, "org/m 2")]
+        .map(|(e, model)| format!("{{ url: \"http://{}\", models: [\"{model}\"] }}", e.addr))
+        .into();
+    let config = "compat: { model_aliases: { voice: \"org/m 2\" } }";
+    let ramjet = Ramjet::start_with(Start { replicas: &replicas, config, ..Start::default() }).await;
+    for _ in 0..4 {
+        drop(websocket(&ramjet, "/v1/realtime?x=1&model=voice&y=%2f", "echo").await);
+        ramjet.settled().await;
+    }
+    assert_eq!((a.seen().len(), b.seen().len()), (0, 4));
+    let head = &b.seen()[0].head;
+    assert!(head.starts_with("GET /v1/realtime?x=1&model=org%2Fm%202&y=%2f HTTP/1.1"), "{head}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

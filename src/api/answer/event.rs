@@ -24,6 +24,18 @@ struct Members<'a> {
     block: Option<&'a [u8]>,
 }
 
+/// The types of errors that are the client's, as JSON: vLLM's, SGLang's and OpenAI's, Anthropic's, llama.cpp's.
+const CLIENTS: [&[u8]; 8] = [
+    b"\"BadRequestError\"",
+    b"\"UnprocessableEntityError\"",
+    b"\"NotFoundError\"",
+    b"\"invalid_request_error\"",
+    b"\"not_found_error\"",
+    b"\"request_too_large\"",
+    b"\"rate_limit_error\"",
+    b"\"exceed_context_size_error\"",
+];
+
 /// Takes an event in.
 pub(super) fn event(data: &[u8], seen: &mut Seen) -> Result<(), Malformed> {
     let mut members = Members::default();
@@ -34,7 +46,7 @@ pub(super) fn event(data: &[u8], seen: &mut Seen) -> Result<(), Malformed> {
             b"usage" if kind == Kind::Object => seen.usage.read(value)?,
             b"timings" if kind == Kind::Object => timings(value, &mut seen.timings)?,
             b"meta_info" if kind == Kind::Object => meta_info(value, seen)?,
-            b"error" => seen.state.failed |= value.skip()? != b"null",
+            b"error" => error(value, &mut seen.state)?,
             b"type" if kind == Kind::String => members.kind = value.string()?.raw,
             b"delta" => members.delta = Some(value.skip()?),
             b"response" if kind == Kind::Object => members.response = Some(value.skip()?),
@@ -46,6 +58,32 @@ pub(super) fn event(data: &[u8], seen: &mut Seen) -> Result<(), Malformed> {
         Ok(())
     })?;
     typed(&members, seen)
+}
+
+/// An error met after the answer had begun. Like a status it says whose fault it is, if it says anything: a code of its own,
+/// or one of the names that engines have for what a client did wrong.
+fn error(value: &mut Cursor<'_>, state: &mut StreamState) -> Result<(), Malformed> {
+    let text = value.skip()?;
+    if text == b"null" {
+        return Ok(());
+    }
+    let (mut code, mut is_named) = (None, false);
+    in_object(Some(text), &mut |key, text| {
+        match key {
+            b"code" | b"status" | b"status_code" | b"http_code" => code = code.or(status(text)),
+            b"type" => is_named = CLIENTS.contains(&text),
+            _ => {}
+        }
+        false
+    })?;
+    state.failed = true;
+    state.refused = code.map_or(is_named, |code| (400..500).contains(&code));
+    Ok(())
+}
+
+/// A status, as a number or in quotes.
+fn status(text: &[u8]) -> Option<u16> {
+    std::str::from_utf8(text).ok()?.trim_matches('"').parse().ok()
 }
 
 /// What an event tells whose data was too large to keep, by its name: the end, or content.
@@ -70,13 +108,13 @@ fn typed(members: &Members<'_>, seen: &mut Seen) -> Result<(), Malformed> {
         }
         b"response.output_item.done" => state.generated = true,
         b"content_block_delta" => {
-            state.generated |= in_object(members.delta, &|key, text| key != b"type" && is_something(text))?;
+            state.generated |= in_object(members.delta, &mut |key, text| key != b"type" && is_something(text))?;
         }
         b"content_block_start" => {
-            state.generated |= in_object(members.block, &|key, text| key == b"name" && is_something(text))?;
+            state.generated |= in_object(members.block, &mut |key, text| key == b"name" && is_something(text))?;
         }
         b"message_delta" => {
-            state.finished |= in_object(members.delta, &|key, text| key == b"stop_reason" && is_something(text))?;
+            state.finished |= in_object(members.delta, &mut |key, text| key == b"stop_reason" && is_something(text))?;
         }
         kind if kind.starts_with(b"response.") && kind.ends_with(b".delta") => {
             state.generated |= members.delta.is_some_and(is_something);
@@ -106,7 +144,7 @@ fn nested(object: &[u8], seen: &mut Seen) -> Result<(), Malformed> {
     })
 }
 
-fn in_object(object: Option<&[u8]>, tells: &dyn Fn(&[u8], &[u8]) -> bool) -> Result<bool, Malformed> {
+fn in_object(object: Option<&[u8]>, tells: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> Result<bool, Malformed> {
     let Some(object) = object.filter(|o| o.starts_with(b"{")) else { return Ok(false) };
     let mut found = false;
     Cursor::new(object).object(|key, value| {
@@ -121,7 +159,8 @@ fn choice(choice: &mut Cursor<'_>, state: &mut StreamState) -> Result<(), Malfor
         match key.raw {
             // a role alone, or empty and null members, are no generated token
             b"delta" if value.kind()? == Kind::Object => {
-                state.generated |= in_object(Some(value.skip()?), &|key, text| key != b"role" && is_something(text))?;
+                state.generated |=
+                    in_object(Some(value.skip()?), &mut |key, text| key != b"role" && is_something(text))?;
             }
             b"text" => state.generated |= is_something(value.skip()?),
             b"finish_reason" => state.finished |= is_something(value.skip()?),
@@ -134,7 +173,7 @@ fn choice(choice: &mut Cursor<'_>, state: &mut StreamState) -> Result<(), Malfor
 /// SGLang's facts about an answer to `/generate`.
 fn meta_info(object: &mut Cursor<'_>, seen: &mut Seen) -> Result<(), Malformed> {
     let text = object.skip()?;
-    seen.state.finished |= in_object(Some(text), &|key, text| key == b"finish_reason" && is_something(text))?;
+    seen.state.finished |= in_object(Some(text), &mut |key, text| key == b"finish_reason" && is_something(text))?;
     seen.usage.read(&mut Cursor::new(text))
 }
 

@@ -46,6 +46,28 @@ fn an_error_event_is_a_failure_even_if_done_follows() {
 }
 
 #[test]
+fn an_error_event_says_whose_fault_it_is() {
+    for (event, refused) in [
+        (r#"{"error":{"message":"too long","type":"BadRequestError","param":null,"code":400}}"#, true),
+        (r#"{"error":{"message":"m","type":"x","code":"422"}}"#, true),
+        (r#"{"error":{"status":429,"type":"InternalServerError"}}"#, true),
+        (r#"{"error":{"message":"m","type":"InternalServerError","code":500}}"#, false),
+        (r#"{"error":{"message":"m","type":"BadRequestError","code":500}}"#, false),
+        (r#"{"error":{"message":"m","type":"invalid_request_error","code":"context_length_exceeded"}}"#, true),
+        (r#"{"error":{"message":"m","type":"server_error","code":null}}"#, false),
+        (r#"{"error":{"message":"the code is \"code\":400"}}"#, false),
+        (r#"{"error":"died"}"#, false),
+        (r#"{"type":"error","error":{"type":"invalid_request_error","message":"m"}}"#, true),
+        (r#"{"type":"error","error":{"type":"overloaded_error","message":"m"}}"#, false),
+        (r#"{"type":"response.failed","response":{"error":{"code":"server_error"}}}"#, false),
+    ] {
+        let state = state_after(&[event, "[DONE]"]);
+        assert_eq!((state.failed, state.refused), (true, refused), "{event}");
+    }
+    assert!(!state_after(&[r#"{"error":null,"choices":[]}"#]).failed);
+}
+
+#[test]
 fn usage_is_read_in_every_engines_words_and_absent_is_unknown() {
     let rows = [
         (

@@ -104,7 +104,7 @@ fn a_question_that_waits_for_its_turn_says_nothing() {
     watch.first_token(ticket, 12_000.0, 100.0);
     // it generates, and was never seen to do two things at once
     assert!(explains(&watch, 13_999.0) && !explains(&watch, 14_000.0));
-    watch.shares = true;
+    watch.together = 2;
     assert!(!explains(&watch, 13_000.0));
 }
 
@@ -136,9 +136,83 @@ fn where_others_are_silent_too_it_takes_longer() {
 }
 
 #[test]
-fn where_questions_are_not_understood_only_a_very_long_silence_counts() {
-    let (mut watch, _) = one(STREAM);
-    assert_eq!(frozen_at(&mut watch, Reply::Unknown, 60_000.0), Some(4020.0));
+fn an_engine_that_refuses_the_question_is_never_frozen_and_asked_less_and_less() {
+    // a tool call that is kept back until it is whole, or a client that reads no further, and a key that ramjet lacks
+    for expected in [STREAM, Expected { streams: false, ..STREAM }] {
+        let (watch, _) = one(expected);
+        let (mut asked, mut times) = (Asked::default(), 0);
+        for look in 1..100_000 {
+            let signs = watch.signs(f64::from(look) * 200.0).unwrap();
+            if asked.is_due(signs, L, false) {
+                times += 1;
+                assert!(!asked.on(Reply::Unknown, signs, L, false), "{expected:?}");
+            }
+        }
+        assert!((10..20).contains(&times), "{times}");
+    }
+}
+
+/// A watch that has seen so many streams at once, which have ended.
+fn seen_together(streams: usize) -> (Watch, Backlog) {
+    let (mut watch, mut backlog) = (Watch::default(), Backlog::default());
+    let tickets: Vec<_> = (0..streams).map(|_| backlog.begin(0.0, 20.0, true)).collect();
+    tickets.iter().for_each(|ticket| watch.begin(*ticket, 0.0, STREAM));
+    tickets.iter().for_each(|ticket| watch.first_token(*ticket, 0.0, 20.0));
+    tickets.iter().for_each(|ticket| watch.end(*ticket, 0.0));
+    (watch, backlog)
+}
+
+#[test]
+fn a_batch_full_of_answers_that_show_nothing_explains_a_question_that_waits() {
+    let whole = Expected { prefill_ms: 60.0, decode_ms: 20_000.0, streams: false };
+    let with_backlog = |streams, wholes| {
+        let (mut watch, mut backlog) = seen_together(streams);
+        (0..wholes).for_each(|_| watch.begin(backlog.begin(0.0, 60.0, false), 0.0, whole));
+        (watch, backlog)
+    };
+    let filled = |streams, wholes| with_backlog(streams, wholes).0;
+    // a long answer takes 160 s, and three times that
+    let until = 450_000.0;
+    assert_eq!(frozen_at(&mut filled(8, 300), Reply::Silent, until), None);
+    assert!(filled(8, 300).signs(until).unwrap().explain(20_000.0, L));
+    // where twice as many ran at once, there was room for a question
+    assert!(frozen_at(&mut filled(16, 8), Reply::Silent, until).unwrap() < 10_000.0);
+    assert!(!filled(16, 8).signs(60_000.0).unwrap().explain(20_000.0, L));
+    // streams that stop in the middle of their answers show it, however full the batch is
+    let (mut stopped, mut backlog) = with_backlog(8, 30);
+    for _ in 0..2 {
+        let ticket = backlog.begin(0.0, 20.0, true);
+        stopped.begin(ticket, 0.0, STREAM);
+        stopped.first_token(ticket, 0.0, 20.0);
+    }
+    assert!(frozen_at(&mut stopped, Reply::Silent, until).unwrap() < 30_000.0);
+}
+
+#[test]
+fn refusals_are_no_silence_of_the_engine() {
+    let (mut watch, mut backlog) = (Watch::default(), Backlog::default());
+    let mut request = |watch: &mut Watch, from: f64, until: f64, is_answered: bool| {
+        let ticket = backlog.begin(from, 20.0, true);
+        watch.begin(ticket, from, STREAM);
+        if is_answered {
+            watch.is_answered(ticket);
+        }
+        watch.end(ticket, until);
+    };
+    // an agent at its context limit
+    (0..200).for_each(|n| request(&mut watch, f64::from(n) * 200.0, f64::from(n) * 200.0 + 100.0, true));
+    let silence = |mut watch: Watch, now: f64| {
+        watch.begin(Backlog::default().begin(now, 20.0, true), now, STREAM);
+        watch.signs(now).unwrap().silence_ms
+    };
+    assert_eq!(silence(watch.clone(), 40_000.0), 0.0);
+    // clients that leave say something, and a refusal between them does not hide it
+    request(&mut watch, 40_000.0, 47_000.0, false);
+    request(&mut watch, 47_000.0, 47_100.0, true);
+    request(&mut watch, 47_200.0, 50_200.0, false);
+    assert_eq!(silence(watch.clone(), 51_000.0), 10_000.0);
+    // and so long ago that it says nothing any more
+    assert_eq!(silence(watch, 51_000.0 + FORGIVE_MS), 0.0);
 }
 
 proptest! {

@@ -123,7 +123,7 @@ pub(crate) fn chat_head(headers: &str) -> String {
 /// One GET on a connection of its own.
 pub(crate) async fn get(addr: SocketAddr, path: &str) -> std::io::Result<Answer> {
     let mut h1 = H1::connect(addr).await?;
-    h1.stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: ramjet.test\r\n\r\n").as_bytes()).await?;
+    h1.stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: {addr}\r\n\r\n").as_bytes()).await?;
     h1.answer().await
 }
 

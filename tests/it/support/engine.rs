@@ -36,6 +36,8 @@ struct Shared {
     generations: Mutex<Vec<(String, String)>>,
     /// Bytes of floods that were taken.
     flooded: AtomicU64,
+    /// Ends the listening.
+    deaf: Notify,
     /// Wakes the plays that wait for a call.
     calls: Notify,
     /// What `/v1/models` answers; an empty list if nothing is set.
@@ -122,6 +124,11 @@ impl Engine {
         *self.shared.metrics.lock().unwrap() = Some(metrics.to_owned());
     }
 
+    /// Takes no more connections, and goes on with those that it has.
+    pub(crate) fn deafen(&self) {
+        self.shared.deaf.notify_one();
+    }
+
     /// Plays for the requests to come, whatever their headers say.
     pub(crate) fn script(&self, plays: &[&str]) {
         self.shared.script.lock().unwrap().extend(plays.iter().map(|p| (*p).to_owned()));
@@ -138,11 +145,16 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     // connections end with the engine
     let mut open = tokio::task::JoinSet::new();
     loop {
-        let Ok((stream, _)) = listener.accept().await else { return };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = shared.deaf.notified() => break drop(listener),
+        };
+        let Ok((stream, _)) = accepted else { return };
         stream.set_nodelay(true).unwrap();
         open.spawn(connection(stream, shared.clone()));
         while open.try_join_next().is_some() {}
     }
+    while open.join_next().await.is_some() {}
 }
 
 async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
