@@ -30,8 +30,9 @@ fn one(o: &mut Object<'_>, replica: &Replica, fleet: &Fleet, metrics: &Metrics) 
     let fence = replica.fence();
     o.text("name", replica.name());
     o.plain("ordinal", replica.id);
-    o.text("state", if fence.is_none() { "healthy" } else { "fenced" });
+    o.text("state", replica.state().label());
     o.text("reason", fence.map(|reason| reason.label()));
+    o.text("detail", replica.refusal().as_deref());
     o.plain("in_flight", replica.inflight());
     o.plain("load_units", replica.load());
     o.number("waiting", prospect.waiting);

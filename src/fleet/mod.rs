@@ -16,10 +16,12 @@ pub mod claim;
 pub mod clock;
 pub mod fencing;
 pub mod gate;
+pub mod guards;
 pub mod hints;
 pub mod landing;
 pub mod models;
 pub mod pins;
+mod progress;
 pub mod replica;
 pub mod reservation;
 pub mod router;
@@ -186,8 +188,8 @@ impl Fleet {
 
     /// Whether requests of some kind find no healthy replica, so that all are tried.
     pub fn fails_open(&self) -> bool {
-        // what an operator drains is not tried
-        let there = || self.replicas.iter().filter(|r| !r.is_draining());
+        // what an operator drains, or is not what it must be, is not tried
+        let there = || self.replicas.iter().filter(|r| !r.is_barred());
         let covered = |model: Option<&str>| there().any(|r| r.is_healthy() && r.serves(model));
         let names: BTreeSet<_> = there().flat_map(|r| r.model_names()).collect();
         there().next().is_some() && (!covered(None) || names.iter().any(|model| !covered(Some(model))))
@@ -333,7 +335,7 @@ impl Fleet {
             Some(Fit::No) => false,
         };
         let (mut candidates, shares): (SmallVec<[Candidate; 8]>, SmallVec<[f64; 8]>) = pool
-            .filter(|r| fits(r) && !r.is_draining())
+            .filter(|r| fits(r) && !r.is_barred())
             .map(|r| (candidate(r), slow_start::share(r.age(now), window)))
             .unzip();
         let prior = Prior::of(candidates.iter().map(|c| c.prospect.rates));

@@ -4,6 +4,7 @@
 //! is a parameter, so the same input gives the same output and every decision can be replayed.
 
 pub mod accounts;
+pub mod admission;
 pub mod backlog;
 pub mod cost;
 pub mod errors;
@@ -19,4 +20,5 @@ pub mod retry;
 pub mod score;
 pub mod select;
 pub mod slow_start;
+pub mod speculation;
 pub mod standing;
