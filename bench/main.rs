@@ -8,6 +8,7 @@ mod compare;
 mod crowd;
 mod demo;
 mod engine;
+mod faults;
 mod load;
 mod num;
 mod router;
@@ -43,6 +44,8 @@ enum Command {
     Compare(compare::CompareArgs),
     /// engines, router and agents in one command, for about a minute
     Demo(demo::DemoArgs),
+    /// what each kind of fault of a replica costs, with the real router
+    Faults(faults::FaultsArgs),
     /// routing rules against modelled engines in virtual time, no sockets
     Sim(sim::SimArgs),
 }
@@ -85,6 +88,7 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Trace(args) => crowd::trace(args).await,
         Command::Compare(args) => compare::run(args).await,
         Command::Demo(args) => demo::run(args).await,
+        Command::Faults(args) => faults::run(args).await,
         Command::Sim(args) => sim::run(&args),
     }
 }

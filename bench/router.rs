@@ -87,12 +87,7 @@ impl Router {
         let log = File::create(folder.join("log")).map_err(|error| format!("{}: {error}", folder.display()))?;
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).current_dir(&folder);
-        for (name, _) in std::env::vars_os() {
-            let ours = name.to_str().is_some_and(|name| ["RJ_", "MD_", "DS4_"].iter().any(|p| name.starts_with(p)));
-            if ours {
-                command.env_remove(name);
-            }
-        }
+        forget_settings(&mut command);
         if matches!(policy, Policy::Cost | Policy::Default) {
             let file = folder.join("ramjet.yaml");
             write_config(&file, [&api, &admin], engines, policy)?;
@@ -105,6 +100,23 @@ impl Router {
             }
         }
         command.envs(extra.iter().map(|(name, value)| (name, value)));
+        let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", program.display()))?;
+        let mut router = Self { child, folder, api, admin };
+        router.wait_until_up().await?;
+        Ok(router)
+    }
+
+    /// Starts ramjet with a configuration as the file would have it, to which addresses are added.
+    pub(crate) async fn configured(program: &Path, mut config: serde_json::Value) -> Result<Self, String> {
+        let (api, admin, folder) = (lease()?, lease()?, folder()?);
+        config["listen"] = json!({"api": [api], "admin": admin});
+        let file = folder.join("ramjet.yaml");
+        let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+        std::fs::write(&file, config.to_string()).map_err(failed)?;
+        let log = File::create(folder.join("log")).map_err(failed)?;
+        let mut command = Command::new(program);
+        command.arg("-c").arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).current_dir(&folder);
+        forget_settings(&mut command);
         let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", program.display()))?;
         let mut router = Self { child, folder, api, admin };
         router.wait_until_up().await?;
@@ -144,6 +156,16 @@ impl Router {
         match lines[lines.len().saturating_sub(5)..].join(" | ") {
             words if words.is_empty() => "it said nothing".to_owned(),
             words => words,
+        }
+    }
+}
+
+/// Takes the router's settings out of the environment that a process gets.
+fn forget_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let ours = name.to_str().is_some_and(|name| ["RJ_", "MD_", "DS4_"].iter().any(|p| name.starts_with(p)));
+        if ours {
+            command.env_remove(name);
         }
     }
 }
