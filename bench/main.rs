@@ -9,6 +9,7 @@ mod compare;
 mod crowd;
 mod demo;
 mod engine;
+mod faults;
 mod load;
 mod num;
 mod router;
@@ -46,6 +47,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// minutes of mixed traffic on engines that go wrong in every way, every byte checked
     Chaos(chaos::ChaosArgs),
+    /// what each kind of fault of a replica costs, with the real router
+    Faults(faults::FaultsArgs),
     /// routing rules against modelled engines in virtual time, no sockets
     Sim(sim::SimArgs),
 }
@@ -89,6 +92,7 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Compare(args) => compare::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Chaos(args) => chaos::run(args).await,
+        Command::Faults(args) => faults::run(args).await,
         Command::Sim(args) => sim::run(&args),
     }
 }

@@ -110,11 +110,8 @@ impl Router {
         Self::spawn(program, |command, [api, admin], folder| {
             settings["listen"] = json!({"api": [api], "admin": admin});
             settings["fleet"] = json!({"replicas": replicas});
-            // JSON is YAML, so the file needs no writer of its own
-            let file = folder.join("ramjet.yaml");
-            std::fs::write(&file, settings.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
-            command.arg("-c").arg(file).envs(extra.iter().map(|(name, value)| (name, value)));
-            Ok(())
+            command.envs(extra.iter().map(|(name, value)| (name, value)));
+            with_file(command, folder, &settings)
         })
         .await
     }
@@ -128,17 +125,21 @@ impl Router {
         let log = File::create(folder.join("log")).map_err(|error| format!("{}: {error}", folder.display()))?;
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).current_dir(&folder);
-        for (name, _) in std::env::vars_os() {
-            let ours = name.to_str().is_some_and(|name| ["RJ_", "MD_", "DS4_"].iter().any(|p| name.starts_with(p)));
-            if ours {
-                command.env_remove(name);
-            }
-        }
+        forget_settings(&mut command);
         set_up(&mut command, [&api, &admin], &folder)?;
         let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", program.display()))?;
         let mut router = Self { child, folder, api, admin };
         router.wait_until_up().await?;
         Ok(router)
+    }
+
+    /// The same with a whole configuration, to which addresses are added.
+    pub(crate) async fn configured(program: &Path, mut config: Value) -> Result<Self, String> {
+        Self::spawn(program, |command, [api, admin], folder| {
+            config["listen"] = json!({"api": [api], "admin": admin});
+            with_file(command, folder, &config)
+        })
+        .await
     }
 
     /// Where the API is.
@@ -179,6 +180,24 @@ impl Router {
         match lines[lines.len().saturating_sub(5)..].join(" | ") {
             words if words.is_empty() => "it said nothing".to_owned(),
             words => words,
+        }
+    }
+}
+
+/// Gives a process a configuration file. JSON is YAML, so it needs no writer of its own.
+fn with_file(command: &mut Command, folder: &Path, config: &Value) -> Result<(), String> {
+    let file = folder.join("ramjet.yaml");
+    std::fs::write(&file, config.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
+    command.arg("-c").arg(file);
+    Ok(())
+}
+
+/// Takes the router's settings out of the environment that a process gets.
+fn forget_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let ours = name.to_str().is_some_and(|name| ["RJ_", "MD_", "DS4_"].iter().any(|p| name.starts_with(p)));
+        if ours {
+            command.env_remove(name);
         }
     }
 }

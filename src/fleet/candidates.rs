@@ -108,7 +108,7 @@ impl Fleet {
         let mut candidates = Pool::with_capacity(pool.len());
         // the shares of those that came back lately, by place: most have all of theirs
         let mut back: SmallVec<[(usize, f64); 8]> = SmallVec::new();
-        for replica in pool.filter(|r| fitting.has(r.id) && !r.is_draining()) {
+        for replica in pool.filter(|r| fitting.has(r.id) && !r.is_barred()) {
             let share = slow_start::share(replica.age(now), window);
             if share < 1.0 {
                 back.push((candidates.len(), share));

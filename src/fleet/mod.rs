@@ -18,10 +18,12 @@ pub mod clock;
 pub mod fencing;
 pub mod fits;
 pub mod gate;
+pub mod guards;
 pub mod hints;
 pub mod landing;
 pub mod models;
 pub mod pins;
+mod progress;
 pub mod replica;
 pub mod reservation;
 pub mod router;
@@ -198,8 +200,8 @@ impl Fleet {
 
     /// Whether requests of some kind find no healthy replica, so that all are tried.
     pub fn fails_open(&self) -> bool {
-        // what an operator drains is not tried
-        let there = || self.replicas.iter().filter(|r| !r.is_draining());
+        // what an operator drains, or is not what it must be, is not tried
+        let there = || self.replicas.iter().filter(|r| !r.is_barred());
         let covered = |model: Option<&str>| there().any(|r| r.is_healthy() && r.serves(model));
         let names: BTreeSet<_> = there().flat_map(|r| r.model_names()).collect();
         there().next().is_some() && (!covered(None) || names.iter().any(|model| !covered(Some(model))))

@@ -2,6 +2,7 @@
 
 use super::work::SharedWork;
 use crate::api::catalogue::Catalogue;
+use crate::policy::admission::Identity;
 use crate::policy::cost::Prospect;
 use crate::policy::errors::TRIALS;
 use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
@@ -62,6 +63,8 @@ pub struct Role {
     pub node: String,
     /// Tokens that its KV cache holds, where that is configured.
     pub kv_capacity: Option<u32>,
+    /// What its engine must be.
+    pub identity: Option<Arc<Identity>>,
 }
 
 /// One replica of the fleet.
@@ -78,7 +81,7 @@ pub struct Replica {
     /// Whether that has changed lately.
     has_moved: AtomicBool,
     /// Guards what is known of its health; held for a few comparisons.
-    standing: Mutex<Standing>,
+    pub(super) standing: Mutex<Standing>,
     /// The index of its state, for the hot path. Relaxed: a choice may be one probe late anyway.
     state: AtomicU8,
     /// Requests that it got on trial.
@@ -88,7 +91,7 @@ pub struct Replica {
     /// Whether its engine is still to be asked how much its cache holds.
     asks_capacity: AtomicBool,
     /// When something was generated there last, likewise.
-    heard: AtomicU64,
+    pub(super) heard: AtomicU64,
     /// When a request was last completed there with what it generated, likewise.
     completed: AtomicU64,
     /// When the last readiness probe found nobody there, likewise; never, if it found somebody.
@@ -111,6 +114,7 @@ pub struct Replica {
 const HEALTHY: u8 = 0;
 const RECOVERING: u8 = 1;
 const DRAINING: u8 = 2;
+const FINAL: u8 = DRAINING + 1 + FenceReason::IdentityUnknown as u8;
 
 /// A time that never was, as bits.
 fn never() -> AtomicU64 {
@@ -130,14 +134,15 @@ impl Replica {
     /// A replica without an address, believed healthy until the first probe says otherwise.
     pub fn new(id: ReplicaId, spec: ReplicaSpec) -> Self {
         let asks_capacity = spec.role.kv_capacity.is_none();
+        let standing = Standing::new(spec.role.identity.is_some());
         Replica {
             id,
             name_hash: xxh3_64(spec.name.as_bytes()),
             spec,
             address: RwLock::new(None),
             has_moved: AtomicBool::new(false),
-            standing: Mutex::default(),
-            state: AtomicU8::new(0),
+            state: AtomicU8::new(standing.state().place()),
+            standing: Mutex::new(standing),
             trials: AtomicU32::new(0),
             back_since: AtomicU64::new(f64::NEG_INFINITY.to_bits()),
             asks_capacity: AtomicBool::new(asks_capacity),
@@ -270,9 +275,10 @@ impl Replica {
         self.state.load(Relaxed) == RECOVERING
     }
 
-    /// Whether an operator keeps new requests away, which nothing overrides.
-    pub fn is_draining(&self) -> bool {
-        self.state.load(Relaxed) == DRAINING
+    /// Whether nothing brings new requests there: an operator keeps them away, or its engine is not what it must be.
+    pub fn is_barred(&self) -> bool {
+        let state = self.state.load(Relaxed);
+        state == DRAINING || state >= FINAL
     }
 
     /// Why new requests may not come.
@@ -321,8 +327,7 @@ impl Replica {
         if after.is_healthy() && !before.is_healthy() && self.inflight() == 0 {
             self.begin_anew(now);
         }
-        // there are far fewer than 256 states
-        self.state.store(u8::try_from(after.index()).unwrap_or(u8::MAX), Relaxed);
+        self.state.store(after.place(), Relaxed);
         self.transitions[after.index()].fetch_add(1, Relaxed);
         drop(standing);
         match after {
@@ -335,11 +340,6 @@ impl Replica {
     /// How often it came into each state.
     pub fn transitions(&self) -> impl Iterator<Item = (State, u64)> {
         State::all().zip(&self.transitions).map(|(state, n)| (state, n.load(Relaxed)))
-    }
-
-    /// Something was generated there at `now`.
-    pub fn hear(&self, now: f64) {
-        self.heard.fetch_max(time_bits(now), Relaxed);
     }
 
     /// When something was generated there last; minus infinity if never.
@@ -360,7 +360,7 @@ impl Replica {
     /// What the requests there show; `None` if there are none that generate.
     pub fn signs(&self, now: f64) -> Option<Signs> {
         let work = &mut *self.work.lock();
-        work.watch.hear(self.heard());
+        work.watch.heard_by(self.heard());
         work.watch.signs(now)
     }
 

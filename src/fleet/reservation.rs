@@ -107,8 +107,9 @@ impl Reservation {
 
     /// The prompt is read: the next one's turn begins, and what is left to do here is decoding.
     pub fn first_token(&mut self) {
-        let now = self.clock.now();
+        let (now, heard) = (self.clock.now(), self.replica.heard());
         let work = &mut *self.replica.work.lock();
+        work.watch.heard_by(heard);
         let backlog = &mut work.backlog;
         if let Some(read) = backlog.first_token(self.ticket, now) {
             work.watch.first_token(self.ticket, now, read.took_ms);
@@ -168,7 +169,7 @@ impl Drop for Reservation {
         let (now, heard) = (self.clock.now(), self.replica.heard());
         let work = &mut *self.replica.work.lock();
         work.backlog.end(self.ticket, now);
-        work.watch.hear(heard);
+        work.watch.heard_by(heard);
         work.watch.end(self.ticket, now);
     }
 }

@@ -81,13 +81,8 @@ pub fn losses<'a>(rooms: impl Iterator<Item = (ReplicaId, &'a Room)> + Clone) ->
     let mut lost: SmallVec<[f64; 8]> = rooms.clone().map(|(_, room)| room.lost()).collect();
     needs += own;
     if needs > keeps {
-        #[expect(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "at most all"
-        )]
-        let few = (all as f64 * (needs - keeps) / needs).ceil() as usize;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most all")]
+        let few = (f64::from(all) * (needs - keeps) / needs).ceil() as usize;
         let mut ids: SmallVec<[ReplicaId; 64]> = rooms.clone().map(|(id, _)| id).collect();
         ids.sort_unstable();
         let first = ids.get(ids.len() - few.min(ids.len())).copied();

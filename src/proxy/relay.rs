@@ -6,7 +6,7 @@ use super::context::Context;
 use super::explain;
 use super::headers::{drop_hop_by_hop, suit_version};
 use super::redirect::hide_address;
-use crate::api::answer::{StreamReader, Usage, WholeReader};
+use crate::api::answer::{StreamReader, StreamState, Usage, WholeReader};
 use crate::api::decoder::Decoder;
 use crate::api::encoding::{Coding, Unread};
 use crate::api::endpoint::Endpoint;
@@ -108,6 +108,27 @@ pub(super) fn is_final(status: StatusCode) -> bool {
 }
 
 impl Proxy {
+    /// What the events of a stream have shown so far.
+    fn on_events(&self, state: StreamState, end: bool, ctx: &mut Context) {
+        ctx.relay.usage = state.usage;
+        if state.progressed && !state.failed {
+            self.heard(ctx);
+        }
+        if state.generated && ctx.relay.first_token.is_none() {
+            ctx.relay.first_token = Some(Instant::now());
+            self.prefill_done(ctx);
+        }
+        if end && !state.generated && state.finished && !state.failed {
+            // an empty answer: the prompt was read all the same
+            self.prefill_done(ctx);
+        }
+        let broken = state.failed || (end && !state.finished);
+        if broken && !std::mem::replace(&mut ctx.relay.broken, broken) && !state.refused {
+            self.metrics.attempt_failed(ctx.endpoint, Failure::BrokenStream);
+            self.ended(Some(Failure::BrokenStream), ctx);
+        }
+    }
+
     /// `response_body_filter`: one piece of the answer.
     pub(super) fn on_piece(&self, piece: Option<&Bytes>, end: bool, ctx: &mut Context) {
         let piece = piece.map_or(&[][..], |p| p);
@@ -123,26 +144,9 @@ impl Proxy {
         };
         match &mut ctx.relay.reader {
             Reader::Stream(reader) => {
-                let state = reader.push(piece);
-                let id = reader.take_id();
-                ctx.relay.usage = state.usage;
+                let (state, id) = (reader.push(piece), reader.take_id());
                 self.remember(id, ctx);
-                if state.progressed && !state.failed {
-                    self.heard(ctx);
-                }
-                if state.generated && ctx.relay.first_token.is_none() {
-                    ctx.relay.first_token = Some(Instant::now());
-                    self.prefill_done(ctx);
-                }
-                if end && !state.generated && state.finished && !state.failed {
-                    // an empty answer: the prompt was read all the same
-                    self.prefill_done(ctx);
-                }
-                let broken = state.failed || (end && !state.finished);
-                if broken && !std::mem::replace(&mut ctx.relay.broken, broken) && !state.refused {
-                    self.metrics.attempt_failed(ctx.endpoint, Failure::BrokenStream);
-                    self.ended(Some(Failure::BrokenStream), ctx);
-                }
+                self.on_events(state, end, ctx);
             }
             Reader::Whole(reader) => {
                 reader.push(piece);

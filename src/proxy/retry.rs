@@ -87,6 +87,7 @@ impl Proxy {
     fn after(&self, failure: Failure, unsent: bool, session: &Session, ctx: &mut Context) -> bool {
         let verdict = self.verdict(failure, unsent, session, ctx);
         self.metrics.attempt_failed(ctx.endpoint, failure);
+        self.doubt(failure, ctx);
         // a bad gateway was reported when its head came, a dead idle connection says nothing of the engine
         if !matches!(failure, Failure::BadGateway | Failure::StaleConnection) {
             self.ended(Some(failure), ctx);

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected should stop")]
 
+mod admission;
 mod bodies;
 mod chaos;
 mod clients;
@@ -29,6 +30,7 @@ mod routing;
 mod seeing;
 mod sessions;
 mod slow_clients;
+mod speculation;
 mod starting;
 mod support;
 mod tidy;

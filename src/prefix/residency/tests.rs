@@ -171,7 +171,7 @@ fn a_session_that_has_moved_is_not_kept_where_it_was_by_what_it_does_elsewhere()
         serve(&mut r, &session(name, 20), 0);
     }
     let mut held = [0; 2];
-    r.walk(&moved, BLOCK, &mut held);
+    r.walk(&moved, BLOCK, None, &mut held);
     assert_eq!(held, [0, 20]);
 }
 
