@@ -3,11 +3,13 @@
 //! An independent judge: it talks HTTP and does not link the router, so that a mistake in the router cannot hide in a
 //! shared helper. Only `sim` links it: decisions cannot be judged in virtual time without the code that makes them.
 
+mod chaos;
 mod clients;
 mod compare;
 mod crowd;
 mod demo;
 mod engine;
+mod faults;
 mod load;
 mod num;
 mod router;
@@ -43,6 +45,10 @@ enum Command {
     Compare(compare::CompareArgs),
     /// engines, router and agents in one command, for about a minute
     Demo(demo::DemoArgs),
+    /// minutes of mixed traffic on engines that go wrong in every way, every byte checked
+    Chaos(chaos::ChaosArgs),
+    /// what each kind of fault of a replica costs, with the real router
+    Faults(faults::FaultsArgs),
     /// routing rules against modelled engines in virtual time, no sockets
     Sim(sim::SimArgs),
 }
@@ -85,6 +91,8 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Trace(args) => crowd::trace(args).await,
         Command::Compare(args) => compare::run(args).await,
         Command::Demo(args) => demo::run(args).await,
+        Command::Chaos(args) => chaos::run(args).await,
+        Command::Faults(args) => faults::run(args).await,
         Command::Sim(args) => sim::run(&args),
     }
 }

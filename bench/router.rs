@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::load::client::Client;
 use crate::load::cpu_seconds;
@@ -82,33 +82,64 @@ impl Router {
         engines: &[String],
         extra: &[(String, String)],
     ) -> Result<Self, String> {
+        if matches!(policy, Policy::Cost | Policy::Default) {
+            let cost = json!({"routing": {"policy": "cost"}});
+            let settings = if policy == Policy::Cost { cost } else { json!({}) };
+            return Self::start_with(program, engines, settings, extra).await;
+        }
+        Self::spawn(program, |command, [api, admin], _| {
+            command.env("RJ_UPSTREAM", engines.join(",")).env("RJ_API_ADDR", api).env("RJ_METRICS_ADDR", admin);
+            command.env("RJ_AFFINITY", if policy == Policy::Load { "off" } else { "on" });
+            if let Some(basis) = policy.basis() {
+                command.env("RJ_ROUTE_AFFINITY_BASIS", basis);
+            }
+            command.envs(extra.iter().map(|(name, value)| (name, value)));
+            Ok(())
+        })
+        .await
+    }
+
+    /// The same with a configuration file of these settings, to which addresses and engines are added.
+    pub(crate) async fn start_with(
+        program: &Path,
+        engines: &[String],
+        mut settings: Value,
+        extra: &[(String, String)],
+    ) -> Result<Self, String> {
+        let replicas: Vec<_> = engines.iter().map(|url| json!({"url": url})).collect();
+        Self::spawn(program, |command, [api, admin], folder| {
+            settings["listen"] = json!({"api": [api], "admin": admin});
+            settings["fleet"] = json!({"replicas": replicas});
+            command.envs(extra.iter().map(|(name, value)| (name, value)));
+            with_file(command, folder, &settings)
+        })
+        .await
+    }
+
+    async fn spawn(
+        program: &Path,
+        set_up: impl FnOnce(&mut Command, [&str; 2], &Path) -> Result<(), String>,
+    ) -> Result<Self, String> {
         let (api, admin) = (lease()?, lease()?);
         let folder = folder()?;
         let log = File::create(folder.join("log")).map_err(|error| format!("{}: {error}", folder.display()))?;
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).current_dir(&folder);
-        for (name, _) in std::env::vars_os() {
-            let ours = name.to_str().is_some_and(|name| ["RJ_", "MD_", "DS4_"].iter().any(|p| name.starts_with(p)));
-            if ours {
-                command.env_remove(name);
-            }
-        }
-        if matches!(policy, Policy::Cost | Policy::Default) {
-            let file = folder.join("ramjet.yaml");
-            write_config(&file, [&api, &admin], engines, policy)?;
-            command.arg("-c").arg(file);
-        } else {
-            command.env("RJ_UPSTREAM", engines.join(",")).env("RJ_API_ADDR", &api).env("RJ_METRICS_ADDR", &admin);
-            command.env("RJ_AFFINITY", if policy == Policy::Load { "off" } else { "on" });
-            if let Some(basis) = policy.basis() {
-                command.env("RJ_ROUTE_AFFINITY_BASIS", basis);
-            }
-        }
-        command.envs(extra.iter().map(|(name, value)| (name, value)));
+        forget_settings(&mut command);
+        set_up(&mut command, [&api, &admin], &folder)?;
         let child = command.spawn().map_err(|error| format!("cannot start {}: {error}", program.display()))?;
         let mut router = Self { child, folder, api, admin };
         router.wait_until_up().await?;
         Ok(router)
+    }
+
+    /// The same with a whole configuration, to which addresses are added.
+    pub(crate) async fn configured(program: &Path, mut config: Value) -> Result<Self, String> {
+        Self::spawn(program, |command, [api, admin], folder| {
+            config["listen"] = json!({"api": [api], "admin": admin});
+            with_file(command, folder, &config)
+        })
+        .await
     }
 
     /// Where the API is.
@@ -133,6 +164,11 @@ impl Router {
         }
     }
 
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Processor time it has used so far, in seconds.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         cpu_seconds(&self.child.id().to_string())
@@ -148,14 +184,22 @@ impl Router {
     }
 }
 
-/// JSON is YAML, so the file needs no writer of its own.
-fn write_config(file: &Path, [api, admin]: [&String; 2], engines: &[String], policy: Policy) -> Result<(), String> {
-    let replicas: Vec<_> = engines.iter().map(|url| json!({"url": url})).collect();
-    let mut config = json!({"listen": {"api": [api], "admin": admin}, "fleet": {"replicas": replicas}});
-    if policy == Policy::Cost {
-        config["routing"] = json!({"policy": "cost"});
+/// Gives a process a configuration file. JSON is YAML, so it needs no writer of its own.
+fn with_file(command: &mut Command, folder: &Path, config: &Value) -> Result<(), String> {
+    let file = folder.join("ramjet.yaml");
+    std::fs::write(&file, config.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
+    command.arg("-c").arg(file);
+    Ok(())
+}
+
+/// Takes the router's settings out of the environment that a process gets.
+fn forget_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let ours = name.to_str().is_some_and(|name| ["RJ_", "MD_", "DS4_"].iter().any(|p| name.starts_with(p)));
+        if ours {
+            command.env_remove(name);
+        }
     }
-    std::fs::write(file, config.to_string()).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// An address that was free a moment ago.

@@ -199,3 +199,28 @@ impl WatchMode {
         }
     }
 }
+
+/// What follows from drafts of speculative decoding that are never accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuardMode {
+    /// The replica gets no new requests until its engine has restarted.
+    Quarantine,
+    /// The log says so.
+    Observe,
+    /// Nobody looks.
+    Off,
+}
+
+impl GuardMode {
+    /// Every choice, in the order in which documents list them.
+    pub const ALL: [GuardMode; 3] = [GuardMode::Quarantine, GuardMode::Observe, GuardMode::Off];
+
+    /// The word used in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            GuardMode::Quarantine => "quarantine",
+            GuardMode::Observe => "observe",
+            GuardMode::Off => "off",
+        }
+    }
+}

@@ -57,6 +57,7 @@ pub(crate) enum Purpose {
     Answer = 5,
     Start = 6,
     Summary = 7,
+    Clock = 8,
 }
 
 /// A number whose logarithm is uniform.

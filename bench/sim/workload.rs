@@ -42,6 +42,8 @@ pub(crate) struct Workload {
 #[derive(Debug, Clone)]
 pub(crate) enum Population {
     Agents(usize),
+    /// with a line near the head of their prompts that changes from turn to turn
+    Clocked(usize),
     Talk(talk::Shape, usize),
     Fanout(usize),
     /// requests per second
@@ -50,13 +52,14 @@ pub(crate) enum Population {
 }
 
 /// The names of all workloads that need no file.
-pub(crate) const ALL: [&str; 18] = [
+pub(crate) const ALL: [&str; 19] = [
     "agents-2-few",
     "agents-2",
     "agents-8",
     "agents-40",
     "agents-100",
     "cold",
+    "clock",
     "chat",
     "fanout",
     "rag",
@@ -79,7 +82,7 @@ const WARM_UP: f64 = 240e3;
 impl Workload {
     /// The workload of this name; `quick` watches it for a shorter time.
     pub(crate) fn named(name: &str, quick: bool) -> Option<Self> {
-        use Population::{Agents, Fanout, Rag, Talk};
+        use Population::{Agents, Clocked, Fanout, Rag, Talk};
         let plain = |replicas, population, about| Self::plain(replicas, population, about, quick);
         let fault = |what| {
             let mut workload = plain(4, Agents(112), "112 coding agents, one replica loses its cache");
@@ -92,6 +95,7 @@ impl Workload {
             "agents-8" => plain(8, Agents(256), "256 coding agents"),
             "agents-40" => plain(40, Agents(1200), "1200 coding agents"),
             "agents-100" => plain(100, Agents(3000), "3000 coding agents"),
+            "clock" => plain(4, Clocked(10), "10 coding agents whose prompts change near the head in every turn"),
             "chat" => plain(4, Talk(talk::CHAT, 800), "800 users of 24 applications"),
             "fanout" => plain(4, Fanout(16), "16 programs that ask 10 things at once about something new"),
             "rag" => plain(4, Rag(2.0), "questions about unique documents, 2 a second"),
@@ -161,6 +165,7 @@ impl Workload {
     pub(crate) fn clients(&self, seed: u64) -> Box<dyn Clients> {
         match &self.population {
             Population::Agents(count) => Box::new(Agents::new(*count, seed)),
+            Population::Clocked(count) => Box::new(Agents::with_clock(*count, seed)),
             Population::Talk(shape, count) => Box::new(talk::Talk::<Text>::new(*shape, *count, seed)),
             Population::Fanout(count) => Box::new(Fanout::new(*count, seed)),
             Population::Rag(per_s) => Box::new(Rag::new(*per_s, self.warm_up + self.watch, seed)),

@@ -13,6 +13,8 @@ use super::measure::{Memory, Tally};
 use super::rule::{Decision, End, First, Knowledge, Request, Rule};
 use super::workload::{Fault, Workload};
 use crate::engine::schedule::{Engine, Job, Token};
+use crate::num::mix;
+use ramjet::policy::hint::{Hint, Source};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -183,11 +185,15 @@ impl<'a> World<'a> {
             self.flights.len() - 1
         });
         let Ask { session, named, mut prompt, answer } = ask;
+        let ends = prompt.ends();
+        let source = if named { Some(Source::Named) } else { ends.previous.map(|_| Source::Derived) };
         let request = Request {
             id: slot as u64,
             session: named.then_some(session),
+            // the key as a router has it is a hash
+            hint: source.map(|source| Hint { key: mix(session), source }),
             chain: prompt.fingerprints(),
-            ends: prompt.ends(),
+            ends,
             bytes: (prompt.tokens() * BYTES_PER_TOKEN) as u64,
         };
         let prompt_tokens = prompt.tokens();

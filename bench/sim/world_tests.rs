@@ -155,6 +155,16 @@ fn no_rule_beats_the_oracle_by_more_than_noise() {
 }
 
 #[test]
+fn sessions_that_do_not_all_fit_do_not_spoil_every_cache() {
+    for name in ["tight-caches", "small-caches"] {
+        let workload = Workload::named(name, true).unwrap();
+        let turns = |rule: &str| row(&workload, rule, 1).per_minute;
+        let best = rule::ALL.into_iter().filter(|rule| *rule != "cost").map(turns).fold(0.0, f64::max);
+        assert!(turns("cost") > 1.2 * best, "{name}: {} {best}", turns("cost"));
+    }
+}
+
+#[test]
 fn every_workload_runs() {
     for name in workload::ALL.into_iter().filter(|name| !["agents-40", "agents-100"].contains(name)) {
         assert!(row(&short(name), "relative", 1).per_minute > 0.0, "{name}");

@@ -1,6 +1,7 @@
 //! `POST /api/replicas/NAME/drain` and `/undrain`: an operator keeps new requests away from a replica, and lets them in
-//! again. Running ones finish.
+//! again. Running ones finish. `/release` ends the quarantine of a replica whose speculative decoding did not work.
 
+use crate::engine::speculation::SpeculationGuard;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
 
@@ -8,26 +9,47 @@ use crate::fleet::replica::Replica;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     name: String,
-    draining: bool,
+    verb: Verb,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Drain,
+    Undrain,
+    Release,
 }
 
 impl Order {
     /// The order in a path, if it is the path of one.
     pub(super) fn of(path: &str) -> Option<Order> {
         let (name, verb) = path.strip_prefix("/api/replicas/")?.rsplit_once('/')?;
-        let draining = match verb {
-            "drain" => true,
-            "undrain" => false,
+        let verb = match verb {
+            "drain" => Verb::Drain,
+            "undrain" => Verb::Undrain,
+            "release" => Verb::Release,
             _ => return None,
         };
-        Some(Order { name: decoded(name)?, draining })
+        Some(Order { name: decoded(name)?, verb })
     }
 
     /// Does it; `None` if there is no such replica.
-    pub(super) fn apply<'a>(&self, fleet: &'a Fleet) -> Option<&'a Replica> {
-        let replica = fleet.replicas().iter().find(|r| r.name() == self.name)?;
-        replica.drain(self.draining, fleet.clock().now());
-        Some(replica)
+    ///
+    /// # Errors
+    /// It could not be written down, and was not done.
+    pub(super) fn apply<'a>(
+        &self,
+        fleet: &'a Fleet,
+        guard: Option<&SpeculationGuard>,
+    ) -> std::io::Result<Option<&'a Replica>> {
+        let Some(replica) = fleet.replicas().iter().find(|r| r.name() == self.name) else { return Ok(None) };
+        match self.verb {
+            Verb::Drain => replica.drain(true, fleet.clock().now()),
+            Verb::Undrain => replica.drain(false, fleet.clock().now()),
+            Verb::Release => {
+                guard.map(|guard| guard.release(replica)).transpose()?;
+            }
+        }
+        Ok(Some(replica))
     }
 }
 
@@ -54,10 +76,11 @@ mod tests {
 
     #[test]
     fn an_order_names_its_replica() {
-        let order = |name: &str, draining| Some(Order { name: name.to_owned(), draining });
-        assert_eq!(Order::of("/api/replicas/gpu-a/drain"), order("gpu-a", true));
-        assert_eq!(Order::of("/api/replicas/gpu-a%23dp3/undrain"), order("gpu-a#dp3", false));
-        assert_eq!(Order::of("/api/replicas/10.0.0.1:8000/drain"), order("10.0.0.1:8000", true));
+        let order = |name: &str, verb| Some(Order { name: name.to_owned(), verb });
+        assert_eq!(Order::of("/api/replicas/gpu-a/drain"), order("gpu-a", Verb::Drain));
+        assert_eq!(Order::of("/api/replicas/gpu-a%23dp3/undrain"), order("gpu-a#dp3", Verb::Undrain));
+        assert_eq!(Order::of("/api/replicas/10.0.0.1:8000/drain"), order("10.0.0.1:8000", Verb::Drain));
+        assert_eq!(Order::of("/api/replicas/a/release"), order("a", Verb::Release));
         for path in
             ["/api/replicas/drain", "/api/replicas/a/stop", "/api/replicas/a%2/drain", "/api/replicas/a%zz/drain"]
         {

@@ -32,6 +32,7 @@ fn one(o: &mut Object<'_>, replica: &Replica, fleet: &Fleet, metrics: &Metrics) 
     o.plain("ordinal", replica.id);
     o.text("state", replica.state().label());
     o.text("reason", fence.map(|reason| reason.label()));
+    o.text("detail", replica.refusal().as_deref());
     o.plain("in_flight", replica.inflight());
     o.plain("load_units", replica.load());
     o.number("waiting", prospect.waiting);

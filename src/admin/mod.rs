@@ -12,6 +12,7 @@ mod words;
 
 pub use access::Access;
 
+use crate::engine::speculation::SpeculationGuard;
 use crate::fleet::{Fleet, FleetHealth};
 use crate::telemetry::decisions::{Decisions, Record};
 use crate::telemetry::metrics::Metrics;
@@ -53,6 +54,7 @@ pub struct Admin {
     decisions: Arc<Decisions>,
     draining: Arc<AtomicBool>,
     access: Access,
+    guard: Option<SpeculationGuard>,
 }
 
 struct Answer {
@@ -85,7 +87,13 @@ impl Admin {
         draining: Arc<AtomicBool>,
         access: Access,
     ) -> Self {
-        Admin { fleet, metrics, decisions, draining, access }
+        Admin { fleet, metrics, decisions, draining, access, guard: None }
+    }
+
+    /// The same, where operators may end what `guard` began.
+    #[must_use]
+    pub fn guarded(self, guard: SpeculationGuard) -> Self {
+        Admin { guard: Some(guard), ..self }
     }
 
     /// What changes something.
@@ -98,7 +106,11 @@ impl Admin {
         if request.method != http::Method::POST {
             return Answer::plain(405, "only POST is allowed here");
         }
-        let Some(replica) = order.apply(&self.fleet) else { return Answer::plain(404, "there is no such replica") };
+        let replica = match order.apply(&self.fleet, self.guard.as_ref()) {
+            Ok(Some(replica)) => replica,
+            Ok(None) => return Answer::plain(404, "there is no such replica"),
+            Err(e) => return Answer::plain(500, &format!("this cannot be written down: {e}")),
+        };
         let (state, inflight) = (replica.state().label(), replica.inflight());
         let body = format!("{{\"replica\":{},\"state\":\"{state}\",\"inflight\":{inflight}}}\n", replica.id);
         Answer { status: 200, kind: "application/json", body: body.into_bytes() }

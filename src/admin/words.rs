@@ -40,6 +40,7 @@ pub(super) fn page(record: &Record, fleet: &Fleet, now: SystemTime) -> String {
 pub(super) fn why(record: &Record, fleet: &Fleet) -> String {
     let mut out = match record.reason {
         _ if record.placed.pinned => "it alone keeps what the request names".to_owned(),
+        Reason::Pinned => "it alone keeps what the request names".to_owned(),
         Reason::Only => "it was the only candidate".to_owned(),
         Reason::FailOpen => "nobody is healthy, so that all are tried, and it came first".to_owned(),
         Reason::RoundRobin => "it was its turn".to_owned(),

@@ -78,6 +78,18 @@ impl Catalogue {
         self.is_easygoing
     }
 
+    /// Whether its engine serves other models than these: it lists some, none of them, and refuses names that it does not
+    /// list. Where a tag is left out, `latest` is meant.
+    pub fn lacks_all(&self, models: &[String]) -> bool {
+        let is_one = |id: &str| models.iter().any(|m| m == id || id.strip_suffix(":latest") == Some(m));
+        !models.is_empty() && !self.is_easygoing && !self.is_empty() && !self.names().any(is_one)
+    }
+
+    /// The names that it lists, with their context lengths where it tells.
+    pub fn lengths(&self) -> impl Iterator<Item = (&str, Option<u64>)> {
+        self.entries.iter().map(|entry| (entry.id.as_str(), entry.length.as_ref().map(|(_, length)| *length)))
+    }
+
     /// The names that it lists.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|entry| entry.id.as_str())
@@ -217,6 +229,13 @@ mod tests {
         assert!(listed.lists("m1") && !listed.lists("m") && !listed.is_easygoing() && !listed.is_empty());
         assert!(read(r#"{"data":[{"id":"m1","owned_by":"llamacpp"}]}"#).is_easygoing());
         assert!(read(r#"{"data":[]}"#).is_empty());
+        let wrong = |text: &str, models: &[&str]| {
+            read(text).lacks_all(&models.iter().map(|m| (*m).to_owned()).collect::<Vec<_>>())
+        };
+        assert!(wrong(r#"{"data":[{"id":"m2"},{"id":"m3"}]}"#, &["m1"]) && !listed.lacks_all(&[]));
+        assert!(!wrong(r#"{"data":[{"id":"m2"},{"id":"m1"}]}"#, &["m1", "m9"]) && !wrong(r#"{"data":[]}"#, &["m1"]));
+        assert!(!wrong(r#"{"data":[{"id":"m2","owned_by":"llamacpp"}]}"#, &["m1"]));
+        assert!(!wrong(r#"{"data":[{"id":"m1:latest"}]}"#, &["m1"]) && wrong(r#"{"data":[{"id":"m1:8b"}]}"#, &["m1"]));
         let two = read(r#"{"data":[{"id":"m1","x":1},{"id":"m2"}]}"#).restricted(&["m1".to_owned(), "m\"3".to_owned()]);
         let shown = merged([&two], &Aliases::new([("a".to_owned(), "m\"3".to_owned())]), 0);
         assert_eq!(shown[0].1, r#"{"id":"m1","x":1}"#);

@@ -8,6 +8,8 @@ use smallvec::SmallVec;
 
 /// The most data of one event that is kept.
 pub const MAX_EVENT: usize = 256 << 10;
+/// The most of an unfinished line that is kept: one that is longer holds more data than an event may.
+const MAX_LINE: usize = MAX_EVENT + b"data: ".len();
 /// As much of an event's name as tells those apart that are told apart; longer ones are all content.
 const MAX_NAME: usize = 32;
 
@@ -76,7 +78,7 @@ impl Scanner {
 
     /// Keeps the unfinished part of a line; of one that grows too large, only its beginning.
     fn keep(&mut self, part: &[u8]) {
-        let room = MAX_EVENT.saturating_sub(self.line.len());
+        let room = MAX_LINE.saturating_sub(self.line.len());
         self.line_cut |= part.len() > room;
         self.line.extend_from_slice(&part[..part.len().min(room)]);
     }
@@ -166,6 +168,17 @@ mod tests {
         assert_eq!(events(&[b"data: ", &big, b"\n\ndata: y\n\n"]), vec![None, Some("y".to_owned())]);
         let line = [b"data: ", &big[..MAX_EVENT / 2], b"\n"].concat();
         assert_eq!(events(&[&line, &line, &line, b"\n", b"data: y\n\n"]), vec![None, Some("y".to_owned())]);
+    }
+
+    #[test]
+    fn an_event_at_the_bound_is_read_alike_in_one_piece_and_in_many() {
+        for more in 0..3 {
+            let line = [b"data: ", &vec![b'x'; MAX_EVENT - 2 + more][..], b"\n\n"].concat();
+            let whole = events(&[&line]);
+            assert_eq!(whole[0].is_some(), more < 2);
+            assert!(whole == events(&[&line[..9], &line[9..]]), "{more}");
+            assert!(whole == events(&line.chunks(1000).collect::<Vec<_>>()), "{more}");
+        }
     }
 
     #[test]

@@ -73,9 +73,9 @@ const NAMES: [(&str, Act); 27] = [
     ("RJ_ROUTE_LONG_PROMPT_SHORT", Act::Key("routing.long_prompt.short")),
     ("RJ_ROUTE_JOURNAL", Act::Later),
     (rules::DP_RANKS, Act::Every(Said::Ranks)),
-    ("RJ_UPSTREAM_RANK_PROBE", Act::Later),
-    ("RJ_UPSTREAM_RANK_PROBE_TIMEOUT_MS", Act::Later),
-    ("RJ_MAX_TOKENS_STRIP", Act::Key("compat.strip_max_tokens_over")),
+    ("RJ_UPSTREAM_RANK_PROBE", Act::Switch("health.generation.mode", ["ranks", "off"])),
+    ("RJ_UPSTREAM_RANK_PROBE_TIMEOUT_MS", Act::Millis("health.generation.timeout")),
+    ("RJ_MAX_TOKENS_STRIP", Act::OrNull("compat.strip_max_tokens_over")),
     ("RJ_ADVERTISE_CTX_MARGIN", Act::Key("compat.context_margin")),
 ];
 

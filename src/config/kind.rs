@@ -14,7 +14,7 @@ use super::reader::{self, Reader};
 use super::schema::{Kind, Section};
 use super::units::Quantity;
 use super::values::{AccessLog, Lane, ListenAddr};
-use crate::types::{Basis, FlightMode, PolicyKind, Priority, ProbeMode, ShortPrompts, WatchMode};
+use crate::types::{Basis, FlightMode, GuardMode, PolicyKind, Priority, ProbeMode, ShortPrompts, WatchMode};
 
 /// A kind whose values are one text.
 pub(super) trait Scalar {
@@ -245,7 +245,7 @@ macro_rules! words {
     )+ };
 }
 
-words!(PolicyKind, Basis, FlightMode, AccessLog, Lane, ShortPrompts, Priority, ProbeMode, WatchMode);
+words!(PolicyKind, Basis, FlightMode, AccessLog, Lane, ShortPrompts, Priority, ProbeMode, WatchMode, GuardMode);
 
 /// One word of a closed set.
 pub(super) struct Choice<T>(PhantomData<T>);
@@ -304,6 +304,13 @@ pub(super) const ENV_NAME: Text = Text {
 pub(super) const HEADER_NAME: Text = Text {
     allowed: "up to 128 letters, digits and - _",
     rule: |text| text.len() <= 128 && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)),
+    shown: true,
+};
+
+/// A SHA-256 digest.
+pub(super) const SHA256: Text = Text {
+    allowed: "64 hexadecimal digits",
+    rule: |text| text.len() == 64 && text.chars().all(|c| c.is_ascii_hexdigit()),
     shown: true,
 };
 

@@ -1,6 +1,6 @@
 //! Configuration: one table of settings, read from a file, the environment and the flags, checked as a whole.
 //!
-//! - `table` declares every setting once; `schema` and `kind` make readers, error texts and the reference of it.
+//! - `table` (with `guards`) declares every setting once; `schema` and `kind` make readers, error texts and the reference of it.
 //! - `node` is a tree that knows lines; `reader` walks it and collects problems; `rules` checks what spans settings.
 //! - `env` turns the environment and the flags into such trees; `reference` writes the manual; `pingora` hands over.
 //!
@@ -8,6 +8,7 @@
 //! validates a setting again, and nothing else in the program reads the environment for one.
 
 mod env;
+mod guards;
 mod keys;
 mod kind;
 mod map;
@@ -33,6 +34,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::guards::{Identity, Speculation};
 pub use self::keys::ClientKey;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::reference::reference;

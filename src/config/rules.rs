@@ -5,6 +5,7 @@ use std::fs;
 use std::mem;
 use std::path::Path;
 
+use super::guards::Identity;
 use super::kind::Scalar;
 use super::problem::{Origin, Problem, quoted};
 use super::reader::Reader;
@@ -33,7 +34,8 @@ pub(super) struct EveryReplica {
 
 /// Checks the settings as a whole and builds the fleet.
 pub(super) fn settle(config: &mut Config, every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) {
-    config.fleet.replicas = fleet(every, env, reader);
+    config.fleet.identity.check("fleet.identity", reader);
+    config.fleet.replicas = fleet(every, env, &config.fleet.identity, reader);
     let routing = &config.routing;
     if routing.max_prefix_bytes < routing.block_bytes {
         let allowed = format!("at least routing.block_bytes, which is {}", routing.block_bytes.write());
@@ -41,7 +43,7 @@ pub(super) fn settle(config: &mut Config, every: &EveryReplica, env: &[(String, 
     }
 }
 
-fn fleet(every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) -> Vec<Replica> {
+fn fleet(every: &EveryReplica, env: &[(String, String)], common: &Identity, reader: &mut Reader) -> Vec<Replica> {
     let mut written = mem::take(&mut reader.written);
     share_out(every, &mut written, reader);
     how_many(&written, reader);
@@ -50,7 +52,11 @@ fn fleet(every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) ->
     for (index, replica) in written.into_iter().enumerate() {
         let path = format!("fleet.replicas[{index}]");
         let api_key = every.api_key.clone().or_else(|| api_key(&replica, &path, env, reader));
-        let WrittenReplica { name, url, models, dp_ranks, lane, node, kv_capacity_tokens, .. } = replica;
+        let WrittenReplica { name, url, models, dp_ranks, lane, node, kv_capacity_tokens, identity, .. } = replica;
+        let identity = identity.or(common);
+        if identity != *common {
+            identity.check(&format!("{path}.identity"), reader);
+        }
         if let Some(name) = &name {
             names.claim(name, format!("{path}.name"), reader);
         }
@@ -68,7 +74,8 @@ fn fleet(every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) ->
         let node = node.unwrap_or_else(|| url.host.clone());
         let (host, port, prefix) = (url.host, url.port, url.prefix);
         let rank = None;
-        let engine = Replica { name, host, port, prefix, models, api_key, rank, lane, node, kv_capacity_tokens };
+        let engine =
+            Replica { name, host, port, prefix, models, api_key, rank, lane, node, kv_capacity_tokens, identity };
         ranks(engine, dp_ranks, &mut replicas);
     }
     replicas

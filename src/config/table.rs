@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::guards::{Identity, Speculation};
 use super::kind::{
     AnyAddr, ENV_NAME, FilePath, HEADER_NAME, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr,
     WEB_ORIGIN, bytes, choice, count, nested, number, span,
@@ -100,6 +101,8 @@ settings! {
     pub struct Fleet {
         /// The engine instances to choose from; at least one, unless RJ_UPSTREAM or --upstream names them.
         replicas: Vec<Replica> = Vec::new(), Replicas;
+        /// What the engine of every replica must be, where its own identity does not say.
+        identity: Identity = Identity::default(), nested();
     }
 
     /// One replica as it is written in the file; the rules make a `Replica` of it.
@@ -123,6 +126,8 @@ settings! {
         node: Option<String> = None, OrNull(LINE);
         /// How many tokens its KV cache holds, or that of each of its ranks. Null: what its metrics tell, else learned.
         kv_capacity_tokens: Option<u32> = None, OrNull(count(1..=u32::MAX));
+        /// What its engine must be: the keys of fleet.identity, those that are not null instead of what stands there.
+        identity: Identity = Identity::default(), nested();
     }
 
     /// How a request finds its replica.
@@ -194,6 +199,8 @@ settings! {
         progress: Progress = Progress::default(), nested();
         /// What failed requests show: connections, errors of the engine, streams that break.
         errors: Errors = Errors::default(), nested();
+        /// What engines count of speculative decoding.
+        speculation: Speculation = Speculation::default(), nested();
         /// How a replica that has come back gets its share again.
         slow_start: SlowStart = SlowStart::default(), nested();
     }

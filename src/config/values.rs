@@ -1,5 +1,6 @@
 //! The values of a checked configuration that are more than numbers and words.
 
+use super::guards::Identity;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -45,6 +46,8 @@ pub struct Replica {
     pub kv_capacity_tokens: Option<u32>,
     /// The machine it runs on, or whatever else fails as one.
     pub node: String,
+    /// What its engine must be.
+    pub identity: Identity,
 }
 
 /// Which prompts a replica is kept for.

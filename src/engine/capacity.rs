@@ -7,6 +7,8 @@
 //!
 //! Others do not say; their capacity is learned from the cached tokens that they report.
 
+use super::samples::{is_of_rank, label};
+
 /// Where engines expose metrics.
 pub const METRICS: &str = "/metrics";
 
@@ -29,23 +31,9 @@ pub fn capacity(metrics: &str, rank: Option<u32>) -> Option<u32> {
     }
     found.retain(|(_, total)| *total > 0);
     // several engines behind one address: each rank has its own series
-    let own = rank.map(|rank| rank.to_string());
-    let of_rank = |labels: &str| ["engine", "dp_rank"].iter().find_map(|name| label(labels, name)) == own.as_deref();
-    let mine = found.iter().find(|(labels, _)| own.is_some() && of_rank(labels)).or(found.first())?;
+    let is_own = |labels: &str| rank.is_some_and(|rank| is_of_rank(labels, rank));
+    let mine = found.iter().find(|(labels, _)| is_own(labels)).or(found.first())?;
     Some(mine.1)
-}
-
-/// The value of a label; none of those read here contains a quote.
-fn label<'a>(labels: &'a str, name: &str) -> Option<&'a str> {
-    let mut rest = labels;
-    while let Some(at) = rest.find(name) {
-        let is_whole = rest[..at].chars().next_back().is_none_or(|c| c == ',' || c == '{');
-        rest = &rest[at + name.len()..];
-        if let Some(value) = rest.strip_prefix("=\"").filter(|_| is_whole) {
-            return value.split('"').next();
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 
-/// The most of an answer's body that is read.
-const MAX_BODY: usize = 1 << 20;
+/// The most of an answer's body that is read: the metrics of an engine with many data-parallel ranks are the longest.
+const MAX_BODY: usize = 4 << 20;
 /// By this engines' logs tell probes from clients.
 const AGENT: &str = "ramjet-probe";
 

@@ -1,8 +1,14 @@
 //! The readiness probe as a health check of pingora-load-balancing: one GET on a fresh connection.
 //!
-//! Thresholds and the reason of a fence are `policy::health`'s business; the crate is told the outcome of that, so its
-//! own view and ours cannot differ. A fresh connection each time tests that the engine still accepts.
+//! Thresholds and the reason of a fence are `policy::health`'s business; the crate is told the state that follows, and
+//! no choice asks for its own view. A fresh connection each time tests that the engine still accepts.
+//!
+//! The crate waits for all checks of a round before it begins the next one. So a check only starts the probe of its
+//! replica, unless the last one still runs, and a slow replica delays no other. After the first round, the moment within
+//! the first part of an interval is a replica's own, always the same: a large fleet is not asked all at once, and no
+//! interval is stretched.
 
+use super::admission::{Admission, AdmissionSpec};
 use super::capacity::{METRICS, capacity};
 use super::discovery::relocate;
 use super::exchange::{Question, exchange};
@@ -11,23 +17,30 @@ use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
 use crate::fleet::selection::replica_of;
 use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
+use crate::types::ReplicaId;
 use async_trait::async_trait;
 use http::Method;
+use parking_lot::Mutex;
 use pingora_core::connectors::http::Connector;
 use pingora_error::{Error, ErrorType, Result};
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::health_check::HealthCheck;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Where engines list their models.
 const MODELS: &str = "/v1/models";
+/// The part of an interval over which the probes of a fleet are spread.
+const SPREAD: f64 = 0.2;
 
 /// When and how readiness is probed.
 #[derive(Clone, Debug)]
 pub struct ReadinessSpec {
     /// The path, without a replica's own prefix.
     pub path: String,
+    /// Between two probes of a replica.
+    pub interval: Duration,
     /// From the first byte of the connection to the last of the answer.
     pub timeout: Duration,
     /// How many in a row turn the state.
@@ -37,16 +50,86 @@ pub struct ReadinessSpec {
 }
 
 /// Probes each replica.
-pub struct ReadinessProbe {
+pub struct ReadinessProbe(Arc<Prober>);
+
+/// What probes are made with.
+pub(super) struct Prober {
     fleet: Arc<Fleet>,
     spec: ReadinessSpec,
     connector: Connector,
+    admission: Admission,
+    /// Who was probed before, and whether a probe is under way.
+    running: Mutex<HashMap<ReplicaId, bool>>,
+}
+
+/// A probe under way.
+struct Turn {
+    prober: Arc<Prober>,
+    replica: Arc<Replica>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.prober.running.lock().insert(self.replica.id, false);
+    }
 }
 
 impl ReadinessProbe {
     /// A probe of the replicas of `fleet`.
     pub fn new(fleet: Arc<Fleet>, spec: ReadinessSpec) -> Self {
-        ReadinessProbe { fleet, spec, connector: Connector::new(None) }
+        ReadinessProbe(Arc::new(Prober::new(fleet, spec)))
+    }
+
+    fn begin(&self, replica: &Arc<Replica>) {
+        let before = self.0.running.lock().insert(replica.id, true);
+        if before == Some(true) {
+            return;
+        }
+        let turn = Turn { prober: self.0.clone(), replica: replica.clone() };
+        tokio::spawn(async move {
+            if before.is_some() {
+                tokio::time::sleep(turn.prober.offset(&turn.replica)).await;
+            }
+            turn.prober.probe(&turn.replica).await;
+        });
+    }
+}
+
+impl Prober {
+    pub(super) fn new(fleet: Arc<Fleet>, spec: ReadinessSpec) -> Self {
+        let questions = AdmissionSpec { timeout: spec.timeout, failures: spec.thresholds.failures };
+        let admission = Admission::new(fleet.clock(), questions);
+        Prober { fleet, spec, connector: Connector::new(None), admission, running: Mutex::default() }
+    }
+
+    /// When in an interval a replica is probed.
+    fn offset(&self, replica: &Replica) -> Duration {
+        #[expect(clippy::cast_precision_loss, reason = "a place needs no more than 53 bits")]
+        let place = replica.name_hash as f64 / 2f64.powi(64);
+        self.spec.interval.mul_f64(SPREAD * place)
+    }
+
+    /// One probe and what follows from it.
+    async fn probe(&self, replica: &Replica) {
+        let seen = self.observe(replica).await;
+        if self.is_excused(seen, replica) {
+            replica.suppress();
+        } else {
+            let change = replica.observe(seen, self.spec.thresholds, self.fleet.clock().now());
+            if matches!(change, Some(Transition::Lifted { was_gone: true, .. })) {
+                // nobody listened there: the engine has restarted, with an empty cache
+                self.fleet.forget(replica.id);
+            }
+        }
+        if replica.takes_move() {
+            // another address is another engine
+            self.fleet.forget(replica.id);
+            replica.doubt_identity(self.fleet.clock().now());
+        }
+        self.admission.check(replica).await;
+        if seen == Observation::Ready {
+            self.ask_for_capacity(replica).await;
+        }
     }
 
     /// Where nobody answers, the replica is looked for elsewhere and asked there.
@@ -63,23 +146,20 @@ impl ReadinessProbe {
 
     async fn ask(&self, replica: &Replica) -> Observation {
         match tokio::time::timeout(self.spec.timeout, self.get(&self.spec.path, replica)).await {
-            Ok(Ok((200..=299, body))) => {
-                if self.spec.path == MODELS {
-                    self.learn(replica, &body);
-                }
-                Observation::Ready
-            }
+            Ok(Ok((200..=299, body))) if self.spec.path == MODELS => self.learn(replica, &body),
+            Ok(Ok((200..=299, _))) => self.ask_for_models(replica).await,
             Ok(Ok(_)) => Observation::Failed(FenceReason::Status),
             Ok(Err(_)) => Observation::Failed(FenceReason::Connect),
             Err(_) => Observation::Failed(FenceReason::Timeout),
         }
     }
 
-    /// Asks for the models of a replica apart from its readiness; without an answer it keeps those that it had.
-    pub(super) async fn ask_for_models(&self, replica: &Replica) {
+    /// Asks a replica that is ready for its models; without an answer it keeps those that it had.
+    pub(super) async fn ask_for_models(&self, replica: &Replica) -> Observation {
         let asked = tokio::time::timeout(self.spec.timeout, self.get(MODELS, replica)).await;
-        if let Ok(Ok((200..=299, body))) = asked {
-            self.learn(replica, &body);
+        match asked {
+            Ok(Ok((200..=299, body))) => self.learn(replica, &body),
+            _ => Observation::Ready,
         }
     }
 
@@ -97,11 +177,15 @@ impl ReadinessProbe {
         }
     }
 
-    fn learn(&self, replica: &Replica, body: &[u8]) {
-        match Catalogue::read(body) {
-            Ok(listed) => self.fleet.learn_catalogue(replica.id, listed),
-            Err(_) => log::debug!("replica {}: its list of models cannot be read", replica.name()),
-        }
+    /// Takes in what a replica lists; whether that is what it is configured for.
+    fn learn(&self, replica: &Replica, body: &[u8]) -> Observation {
+        let Ok(listed) = Catalogue::read(body) else {
+            log::debug!("replica {}: its list of models cannot be read", replica.name());
+            return Observation::Ready;
+        };
+        let is_another = listed.lacks_all(&replica.spec.models);
+        self.fleet.learn_catalogue(replica.id, listed);
+        if is_another { Observation::Failed(FenceReason::Model) } else { Observation::Ready }
     }
 
     /// The status and the body of a GET whose answer arrived in full.
@@ -126,33 +210,14 @@ impl ReadinessProbe {
 #[async_trait]
 impl HealthCheck for ReadinessProbe {
     async fn check(&self, target: &Backend) -> Result<()> {
-        let Some(replica) = self.fleet.replica(replica_of(target)) else {
+        let Some(replica) = self.0.fleet.replica(replica_of(target)) else {
             return Error::e_explain(ErrorType::InternalError, "a backend without a replica");
         };
-        let seen = self.observe(replica).await;
-        if self.is_excused(seen, replica) {
-            replica.suppress();
-        } else {
-            let change = replica.observe(seen, self.spec.thresholds, self.fleet.clock().now());
-            if matches!(change, Some(Transition::Lifted { was_gone: true, .. })) {
-                // nobody listened there: the engine has restarted, with an empty cache
-                self.fleet.forget(replica.id);
-            }
-        }
-        if replica.takes_move() {
-            // another address is another engine
-            self.fleet.forget(replica.id);
-        }
-        if seen == Observation::Ready && self.spec.path != MODELS {
-            self.ask_for_models(replica).await;
-        }
-        if seen == Observation::Ready {
-            self.ask_for_capacity(replica).await;
-        }
+        self.begin(replica);
         if replica.is_healthy() { Ok(()) } else { Error::e_explain(ErrorType::ConnectError, "not ready") }
     }
 
-    /// One: hysteresis is applied before the crate sees an outcome.
+    /// One: hysteresis is applied before the crate sees a state.
     fn health_threshold(&self, _success: bool) -> usize {
         1
     }

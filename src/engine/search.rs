@@ -1,7 +1,7 @@
 //! Asks engines for their models when a client asks for one that nobody is known to serve: adapters are loaded while an
 //! engine runs, and clients ask for them before the next probe.
 
-use super::probe::{ReadinessProbe, ReadinessSpec};
+use super::probe::{Prober, ReadinessSpec};
 use crate::fleet::Fleet;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// A search through the fleet.
 pub struct ModelSearch {
     fleet: Arc<Fleet>,
-    probe: ReadinessProbe,
+    probe: Prober,
     /// When the last one ended. Held while one runs, so that others wait for its outcome.
     last: Mutex<Option<Instant>>,
 }
@@ -25,7 +25,7 @@ impl ModelSearch {
     /// A search through `fleet` that asks as the readiness probe does.
     pub fn new(fleet: Arc<Fleet>, spec: ReadinessSpec) -> Self {
         let spec = ReadinessSpec { timeout: spec.timeout.min(PATIENCE), ..spec };
-        ModelSearch { probe: ReadinessProbe::new(fleet.clone(), spec), fleet, last: Mutex::new(None) }
+        ModelSearch { probe: Prober::new(fleet.clone(), spec), fleet, last: Mutex::new(None) }
     }
 
     /// Asks every healthy replica, unless that was done a moment ago.

@@ -66,7 +66,7 @@ impl Watchdog {
             let now = self.fleet.clock().now();
             if now - last > STOOD_STILL * every.as_secs_f64() * 1000.0 {
                 // nobody can have been heard meanwhile
-                replica.hear(now);
+                replica.overhear(now);
             }
             replica.tick(now);
             if replica.inflight() > 0 && replica.is_healthy() && self.spec.mode != WatchMode::Off {

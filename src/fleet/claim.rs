@@ -4,7 +4,7 @@
 use super::Fleet;
 use super::landing::Landing;
 use crate::policy::hint::Hint;
-use crate::prefix::residency::{Belief, Claim, Size};
+use crate::prefix::residency::{Belief, Claim, Served, Size};
 use crate::prefix::turns::Turn;
 use crate::types::ReplicaId;
 use std::sync::Arc;
@@ -14,14 +14,24 @@ use std::sync::Arc;
 pub struct ClaimGuard {
     fleet: Arc<Fleet>,
     replica: ReplicaId,
+    /// Until it is confirmed.
     claim: Option<Claim>,
+    /// Until the request is over.
+    stay: Option<Claim>,
+    /// Tokens of its answer.
+    generated: f64,
     belief: Belief,
     size: Size,
     /// Whether the turn is still to be noted.
     is_new: bool,
     /// The session that finds its home here.
     session: Option<Hint>,
+    /// The session that came home, and the tokens of its prompt before.
+    returned: Option<(Hint, f64)>,
 }
+
+/// The least share of the prompt before that the index must not know, and so many tokens, to tell what a home is worth.
+const UNKNOWN: (f64, f64) = (0.25, 1024.0);
 
 impl ClaimGuard {
     /// Claims `chain` for `replica`.
@@ -31,11 +41,14 @@ impl ClaimGuard {
         ClaimGuard {
             fleet: fleet.clone(),
             replica,
+            stay: claim,
+            generated: 0.0,
             claim,
             belief: belief.unwrap_or_default(),
             size,
             is_new: true,
             session: None,
+            returned: None,
         }
     }
 
@@ -63,10 +76,12 @@ impl ClaimGuard {
     /// The engine has generated: the prompt is held.
     pub fn confirm(&mut self) {
         if let Some(session) = self.session.take() {
-            self.fleet.hints.remember(session.key, self.replica, self.size.prompt);
+            let before = self.fleet.hints.remember(session.key, self.replica, self.size.prompt);
+            let before = before.filter(|last| last.replica == self.replica);
+            self.returned = before.map(|last| (session, f64::from(last.tokens)));
         }
         if std::mem::take(&mut self.is_new) {
-            self.answered(self.size.prompt, 0.0);
+            self.note(self.size.prompt, 0.0);
         }
         if let Some(claim) = self.claim.take() {
             self.fleet.residency.write().confirm(claim);
@@ -74,8 +89,24 @@ impl ClaimGuard {
         }
     }
 
+    /// Its answer told how many tokens came from the cache; see [`Fleet::report`].
+    pub fn served(&self, served: Served) {
+        self.fleet.report(self.replica, &self.belief, served);
+        let Some((session, before)) = self.returned else { return };
+        let (held, _) = self.belief.tokens();
+        let unknown = before.min(served.prompt) - held;
+        if unknown >= UNKNOWN.1.max(UNKNOWN.0 * before) {
+            self.fleet.hints.prove(session.key, (served.cached - held) / unknown);
+        }
+    }
+
     /// It was answered; prompt and answer had so many tokens.
-    pub fn answered(&self, prompt: f64, output: f64) {
+    pub fn answered(&mut self, prompt: f64, output: f64) {
+        self.generated = output;
+        self.note(prompt, output);
+    }
+
+    fn note(&self, prompt: f64, output: f64) {
         let Some(end) = self.size.ends.own else { return };
         let block = self.size.block * prompt / self.size.prompt.max(1.0);
         self.fleet.residency.write().answered(end, Turn { replica: self.replica, tokens: prompt + output, block });
@@ -87,6 +118,8 @@ impl Drop for ClaimGuard {
         if let Some(claim) = self.claim.take() {
             self.fleet.residency.write().withdraw(claim);
             self.fleet.landings.land(claim.number(), Landing::Failed);
+        } else if let Some(stay) = self.stay {
+            self.fleet.residency.write().ended(stay, self.size.ends.own, self.generated);
         }
     }
 }

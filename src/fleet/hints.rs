@@ -4,6 +4,7 @@
 //! what was old is forgotten. So a session stays known until at least 32,768 others were used after it, and nothing is
 //! sorted.
 
+use crate::policy::hint::Home;
 use crate::types::ReplicaId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -28,6 +29,8 @@ pub struct Last {
     pub replica: ReplicaId,
     /// The size of its prompt in tokens, as was estimated.
     pub tokens: f32,
+    /// What its home has proved to be worth; see [`Home`].
+    pub worth: f32,
 }
 
 #[derive(Debug, Default)]
@@ -46,8 +49,8 @@ impl Default for Hints {
 
 impl Hints {
     /// Where the session of this key was last.
-    pub fn home(&self, key: u64) -> Option<ReplicaId> {
-        self.last(key).map(|last| last.replica)
+    pub fn home(&self, key: u64) -> Option<Home> {
+        self.last(key).map(|last| Home { replica: last.replica, worth: last.worth.into() })
     }
 
     /// The last request of the session of this key.
@@ -62,14 +65,28 @@ impl Hints {
         Some(last)
     }
 
-    /// A request of the session, `tokens` long, got its first token at `replica`.
-    pub fn remember(&self, key: u64, replica: ReplicaId, tokens: f64) {
-        #[expect(clippy::cast_possible_truncation, reason = "an estimate")]
-        let last = Last { replica, tokens: tokens as f32 };
+    /// A request of the session, `tokens` long, got its first token at `replica`. Returns the one before, if there was
+    /// any.
+    pub fn remember(&self, key: u64, replica: ReplicaId, tokens: f64) -> Option<Last> {
         let key = self.hashed(key);
         let mut halves = self.halves.lock();
-        halves.old.remove(&key);
+        let old = halves.old.remove(&key);
+        let before = halves.young.get(&key).copied().or(old);
+        #[expect(clippy::cast_possible_truncation, reason = "an estimate")]
+        let last = Last { replica, tokens: tokens as f32, worth: before.map_or(1.0, |before| before.worth) };
         halves.put(key, last);
+        before
+    }
+
+    /// Of what the index did not know of a prompt that came home, this share was held there.
+    pub fn prove(&self, key: u64, share: f64) {
+        let key = self.hashed(key);
+        let halves = &mut *self.halves.lock();
+        if let Some(last) = halves.young.get_mut(&key).or(halves.old.get_mut(&key)) {
+            #[expect(clippy::cast_possible_truncation, reason = "a share")]
+            let share = share.clamp(0.0, 1.0) as f32;
+            last.worth = f32::midpoint(last.worth, share);
+        }
     }
 
     /// A replica has lost its cache: it is nobody's home any more.
@@ -111,19 +128,37 @@ mod tests {
     #[test]
     fn what_is_used_stays_and_the_rest_makes_room() {
         let hints = Hints::default();
+        let home = |key| hints.home(key).map(|home| home.replica);
         hints.remember(u64::MAX, ReplicaId(7), 9.0);
         for key in 0..4 * HALF as u64 {
             hints.remember(key, ReplicaId(1), 9.0);
             if key % 1000 == 0 {
-                assert_eq!(hints.home(u64::MAX), Some(ReplicaId(7)), "{key}");
+                assert_eq!(home(u64::MAX), Some(ReplicaId(7)), "{key}");
             }
             assert!(hints.len() <= 2 * HALF);
         }
-        assert_eq!((hints.home(0), hints.home(4 * HALF as u64 - 1)), (None, Some(ReplicaId(1))));
+        assert_eq!((home(0), home(4 * HALF as u64 - 1)), (None, Some(ReplicaId(1))));
         hints.remember(5, ReplicaId(2), 9.0);
         hints.remember(5, ReplicaId(3), 9.0);
-        assert_eq!(hints.home(5), Some(ReplicaId(3)));
+        assert_eq!(home(5), Some(ReplicaId(3)));
         hints.forget(ReplicaId(3));
-        assert_eq!((hints.home(5), hints.home(u64::MAX)), (None, Some(ReplicaId(7))));
+        assert_eq!((home(5), home(u64::MAX)), (None, Some(ReplicaId(7))));
+    }
+
+    #[test]
+    fn what_a_home_is_worth_is_learned_and_goes_along() {
+        let hints = Hints::default();
+        assert_eq!(hints.remember(1, ReplicaId(0), 9.0), None);
+        let worth = || hints.home(1).map(|home| home.worth);
+        assert_eq!(worth(), Some(1.0));
+        hints.prove(1, 0.0);
+        hints.prove(1, -3.0);
+        assert_eq!(worth(), Some(0.25));
+        assert_eq!(hints.remember(1, ReplicaId(2), 8.0).map(|last| last.replica), Some(ReplicaId(0)));
+        assert_eq!(worth(), Some(0.25));
+        hints.prove(1, 7.0);
+        assert_eq!(worth(), Some(0.625));
+        hints.prove(2, 0.0);
+        assert!(hints.home(2).is_none());
     }
 }

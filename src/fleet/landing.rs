@@ -72,6 +72,11 @@ impl Landings {
 }
 
 impl Leader {
+    /// How it ended, if it has.
+    pub fn has_landed(&self) -> Option<Landing> {
+        *self.landed.borrow()
+    }
+
     /// Waits until the leader has ended, for at most so long; `None` when that time is over.
     pub async fn landed(mut self, at_most: Duration) -> Option<Landing> {
         match tokio::time::timeout(at_most, self.landed.wait_for(Option::is_some)).await {

@@ -4,50 +4,54 @@
 //! 1. *Booking* (`router`) makes a choice, its reservation and its claim one step, so that two requests never choose on the
 //!    same view. Under it: a walk and a claim of one chain, and a look at each candidate.
 //! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
-//!    replica's *work* (backlog and rates), for a pass over what waits there; the learned *models*, the *pins*, the
-//!    sessions' *hints* and the claims' *landings*, for a look-up.
+//!    replica's *work* (backlog and rates), for a pass over what waits there: a choice reads a row of numbers beside it
+//!    instead; the learned *models*, the *pins*, the sessions' *hints* and the claims' *landings*, for a look-up.
 //! 3. *Fencing*, so that passive signals never fence the last two replicas of a model at once; under it and alone: a
 //!    replica's *standing*. Its *address*. The *gate*, where there are limits: what is in flight and who waits. For a few
 //!    words each.
 //!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
 
+pub mod candidates;
 pub mod claim;
 pub mod clock;
 pub mod fencing;
+pub mod fits;
 pub mod gate;
+pub mod guards;
 pub mod hints;
 pub mod landing;
 pub mod models;
 pub mod pins;
+mod progress;
 pub mod replica;
 pub mod reservation;
 pub mod router;
 pub mod selection;
+#[cfg(test)]
+pub(crate) mod testing;
 mod tiers;
+mod work;
 
 use crate::api::catalogue::Catalogue;
-use crate::policy::cost::{Prospect, Tokens};
-use crate::policy::estimate::Prior;
-use crate::policy::flight;
-use crate::policy::hint::{self, Hint};
-use crate::policy::lane::{self, Lane};
-use crate::policy::select::{Candidate, Decision, Params};
-use crate::policy::slow_start;
+use crate::policy::cost::Tokens;
+use crate::policy::hint::Hint;
+use crate::policy::lane::Lane;
+use crate::policy::select::{Decision, Params};
 use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::{Belief, Residency, Served};
 use crate::types::ReplicaId;
+use arc_swap::ArcSwap;
 use clock::Clock;
 use fencing::ErrorRule;
+use fits::Fits;
 use hints::{Hints, Last};
 use landing::Landings;
 use models::Models;
 use parking_lot::{Mutex, RwLock};
 use pins::Pins;
-use replica::{Fit, Replica, ReplicaSpec};
-use selection::RouteKey;
+use replica::{Replica, ReplicaSpec};
 use smallvec::SmallVec;
-use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -64,6 +68,8 @@ pub struct Fleet {
     landings: Landings,
     /// Whether replicas serve different models.
     differs: AtomicBool,
+    /// Who serves what.
+    fits: ArcSwap<Fits>,
     pins: Pins,
     clock: Clock,
     params: Params,
@@ -107,6 +113,7 @@ impl Fleet {
             has_ranks: replicas.iter().any(|r| r.spec.role.rank.is_some()),
             residency: RwLock::new(residency),
             differs: AtomicBool::new(differ(&replicas)),
+            fits: ArcSwap::from_pointee(Fits::of(&replicas)),
             models: Models::default(),
             hints: Hints::default(),
             landings: Landings::default(),
@@ -123,6 +130,12 @@ impl Fleet {
     #[must_use]
     pub fn under(self, rules: Rules) -> Self {
         Fleet { rules, ..self }
+    }
+
+    /// The same fleet on `clock`, before anything happens in it.
+    #[must_use]
+    pub fn on(self, clock: Clock) -> Self {
+        Fleet { clock, ..self }
     }
 
     /// All replicas, in the order of their slots.
@@ -142,7 +155,7 @@ impl Fleet {
 
     /// The clock that work is measured on.
     pub fn clock(&self) -> Clock {
-        self.clock
+        self.clock.clone()
     }
 
     /// What is learned of models.
@@ -187,8 +200,8 @@ impl Fleet {
 
     /// Whether requests of some kind find no healthy replica, so that all are tried.
     pub fn fails_open(&self) -> bool {
-        // what an operator drains is not tried
-        let there = || self.replicas.iter().filter(|r| !r.is_draining());
+        // what an operator drains, or is not what it must be, is not tried
+        let there = || self.replicas.iter().filter(|r| !r.is_barred());
         let covered = |model: Option<&str>| there().any(|r| r.is_healthy() && r.serves(model));
         let names: BTreeSet<_> = there().flat_map(|r| r.model_names()).collect();
         there().next().is_some() && (!covered(None) || names.iter().any(|model| !covered(Some(model))))
@@ -233,8 +246,14 @@ impl Fleet {
     pub fn learn_catalogue(&self, id: ReplicaId, listed: Catalogue) {
         let Some(replica) = self.replica(id) else { return };
         if replica.set_catalogue(listed) {
-            self.differs.store(differ(&self.replicas), Relaxed);
+            self.note_models();
         }
+    }
+
+    /// Works out anew who serves what.
+    fn note_models(&self) {
+        self.differs.store(differ(&self.replicas), Relaxed);
+        self.fits.store(Arc::new(Fits::of(&self.replicas)));
     }
 
     /// Whether replicas serve different models, so that a request must go where its model is.
@@ -271,78 +290,6 @@ impl Fleet {
     pub fn nodes(&self, decision: &Decision) -> SmallVec<[&str; 8]> {
         decision.ranked.iter().map(|r| self.replica(r.id).map_or("", |r| &r.spec.role.node)).collect()
     }
-
-    /// Chooses among `pool` under the policy and the rules.
-    fn choose<'a>(
-        &self,
-        pool: impl Iterator<Item = &'a Arc<Replica>>,
-        key: &RouteKey<'_>,
-        chain: &[u64],
-    ) -> Option<Decision> {
-        let (request, candidates) = (key.request, self.candidates(pool, key, chain));
-        let in_lane = |id| self.replica(id).is_some_and(|r| r.spec.role.in_lane);
-        let lane = self.rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
-        let session = key.session.map(|session| (session, self.hints.home(session.key)));
-        let named = |id| self.replica(id).map_or(0, |r| r.name_hash);
-        lane::choose(request, &candidates, &self.params, lane, |group| {
-            let decision = flight::choose(request, group, &self.params)?;
-            Some(match session {
-                Some(hint) => hint::weigh(decision, hint, (request, group), &self.params, named),
-                None => decision,
-            })
-        })
-    }
-
-    /// The candidates among `pool` for a prompt.
-    fn candidates<'a>(
-        &self,
-        pool: impl Iterator<Item = &'a Arc<Replica>>,
-        key: &RouteKey<'_>,
-        chain: &[u64],
-    ) -> SmallVec<[Candidate; 8]> {
-        let (model, block) = (key.model, key.request.tokens.block);
-        let mut overlaps: SmallVec<[u32; 64]> = smallvec::smallvec![0; self.replicas.len()];
-        let residency = self.residency.read();
-        if !chain.is_empty() {
-            residency.walk(chain, block, &mut overlaps);
-        }
-        let mut confirmed = overlaps.clone();
-        residency.confirmed(chain, &mut confirmed);
-        let now = self.clock.now();
-        let window = self.rules.slow_start.as_secs_f64() * 1000.0;
-        let turn = residency.turn(key.previous);
-        // what was evicted of the prompt took its end along
-        let ends = |overlap: u32| key.previous.is_some_and(|place| overlap >= place.blocks);
-        let tail = |id, overlap: u32| match turn {
-            Some(turn) if turn.replica == id && ends(overlap) => turn.after(overlap as usize, block),
-            _ => 0.0,
-        };
-        let candidate = |r: &Replica| Candidate {
-            id: r.id,
-            healthy: r.takes_requests(),
-            overlap: overlaps[r.id.index()],
-            tail: tail(r.id, overlaps[r.id.index()]),
-            confirmed: confirmed[r.id.index()],
-            load: r.load(),
-            prospect: Prospect { returning: residency.returning(r.id), ..r.prospect(now) },
-        };
-        // who lists the model is asked first; an engine that takes any name, only for one that nobody lists
-        let unlisted = LazyCell::new(|| model.is_some_and(|m| self.replicas.iter().all(|r| r.fit(m) != Fit::Listed)));
-        let fits = |r: &Replica| match model.map(|m| r.fit(m)) {
-            None | Some(Fit::Listed | Fit::Unknown) => true,
-            Some(Fit::Easygoing) => *unlisted,
-            Some(Fit::No) => false,
-        };
-        let (mut candidates, shares): (SmallVec<[Candidate; 8]>, SmallVec<[f64; 8]>) = pool
-            .filter(|r| fits(r) && !r.is_draining())
-            .map(|r| (candidate(r), slow_start::share(r.age(now), window)))
-            .unzip();
-        let prior = Prior::of(candidates.iter().map(|c| c.prospect.rates));
-        candidates.iter_mut().for_each(|c| c.prospect.rates = c.prospect.rates.with(prior));
-        self.extend_trials(&mut candidates);
-        slow_start::ease(&mut candidates, &shares);
-        candidates
-    }
 }
 
 /// Whether replicas that have said what they serve do not all say the same.
@@ -350,63 +297,4 @@ fn differ(replicas: &[Arc<Replica>]) -> bool {
     let mut known = replicas.iter().map(|r| r.model_names()).filter(|names| !names.is_empty());
     let first = known.next();
     known.any(|names| Some(names) != first)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::cost::Tokens;
-    use crate::policy::flight::FlightParams;
-    use crate::policy::score::{AffinityParams, LoadParams};
-    use crate::policy::select::RouteRequest;
-    use crate::types::{Basis, PolicyKind};
-
-    const REQUEST: RouteRequest = RouteRequest {
-        body_bytes: 0,
-        prompt_bytes: 0,
-        blocks: 0,
-        tokens: Tokens { prompt: 0.0, block: 512.0, output: 1.0 },
-        salt: 0,
-    };
-
-    fn fleet() -> Fleet {
-        let spec = || ReplicaSpec {
-            name: String::new(),
-            host: String::new(),
-            port: 1,
-            prefix: String::new(),
-            authority: http::HeaderValue::from_static("h"),
-            models: vec![],
-            authorization: None,
-            role: replica::Role::default(),
-        };
-        let params = Params {
-            policy: PolicyKind::Load,
-            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
-            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-            flight: FlightParams::default(),
-        };
-        let rules = Rules { slow_start: Duration::from_secs(3600), ..Rules::default() };
-        Fleet::new(vec![spec(), spec()], params, 1 << 20).under(rules)
-    }
-
-    #[test]
-    fn a_replica_that_came_back_starts_slowly() {
-        let fleet = fleet();
-        let loads = |load: u32| {
-            fleet.replicas().iter().for_each(|r| r.load.store(load, Relaxed));
-            let seen = fleet.candidates(
-                fleet.replicas().iter(),
-                &RouteKey { request: REQUEST, model: None, previous: None, session: None },
-                &[],
-            );
-            (seen[0].load, seen[1].load)
-        };
-        assert_eq!(loads(3), (3, 3));
-        fleet.replicas()[0].begin_anew(fleet.clock().now());
-        assert_eq!(loads(0), (0, 0));
-        let (emptied, other) = loads(3);
-        assert_eq!(other, 3);
-        assert!(emptied > 30, "{emptied}");
-    }
 }

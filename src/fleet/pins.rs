@@ -7,7 +7,7 @@
 //! Bounded: two generations of at most 65,536 ids each. When the younger one is full the older one goes, so the ids
 //! used last are always known, twice as many at best, at 16 bytes each, and without a list to keep in order.
 
-use crate::policy::select::Decision;
+use crate::policy::select::{Decision, Reason};
 use crate::types::ReplicaId;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -85,7 +85,11 @@ impl Generations {
 /// Puts a replica first in a ranking; the others follow in their order. One that is not ranked takes no requests.
 pub fn put_first(decision: &mut Decision, replica: ReplicaId) {
     if let Some(at) = decision.ranked.iter().position(|r| r.id == replica) {
-        decision.ranked[..=at].rotate_right(1);
+        decision.ranked.put_first(replica);
+        // that nobody is healthy is worth more to know
+        if decision.reason != Reason::FailOpen {
+            decision.reason = Reason::Pinned;
+        }
         decision.preferred = decision.preferred.max(1) + usize::from(at >= decision.preferred);
     }
 }
@@ -95,7 +99,7 @@ mod tests {
     use super::*;
     use crate::policy::cost::Price;
     use crate::policy::lane::Gate;
-    use crate::policy::select::{Ranked, Reason};
+    use crate::policy::select::Ranked;
 
     #[test]
     fn the_ids_used_last_are_known_and_memory_is_bounded() {
@@ -139,9 +143,9 @@ mod tests {
         let mut decision =
             Decision { ranked, preferred: 3, reason: Reason::Load, gate: Gate::Open, flight: None, hint: None };
         let order = |d: &Decision| d.ranked.iter().map(|r| r.id.0).collect::<Vec<_>>();
-        put_first(&mut decision, ReplicaId(2));
-        assert_eq!(order(&decision), [2, 3, 1]);
         put_first(&mut decision, ReplicaId(9));
-        assert_eq!(order(&decision), [2, 3, 1]);
+        assert_eq!((order(&decision), decision.reason), (vec![3, 1, 2], Reason::Load));
+        put_first(&mut decision, ReplicaId(2));
+        assert_eq!((order(&decision), decision.reason), (vec![2, 3, 1], Reason::Pinned));
     }
 }

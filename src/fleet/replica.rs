@@ -1,12 +1,12 @@
 //! One replica: where it is, what it serves, how it is, and what is promised to it.
 
+use super::work::SharedWork;
 use crate::api::catalogue::Catalogue;
-use crate::policy::backlog::Backlog;
+use crate::policy::admission::Identity;
 use crate::policy::cost::Prospect;
 use crate::policy::errors::TRIALS;
-use crate::policy::estimate::{self, Rates};
 use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
-use crate::policy::progress::{Signs, Watch};
+use crate::policy::progress::Signs;
 use crate::policy::standing::{Standing, State};
 use crate::types::ReplicaId;
 use arc_swap::ArcSwapOption;
@@ -63,6 +63,8 @@ pub struct Role {
     pub node: String,
     /// Tokens that its KV cache holds, where that is configured.
     pub kv_capacity: Option<u32>,
+    /// What its engine must be.
+    pub identity: Option<Arc<Identity>>,
 }
 
 /// One replica of the fleet.
@@ -79,7 +81,7 @@ pub struct Replica {
     /// Whether that has changed lately.
     has_moved: AtomicBool,
     /// Guards what is known of its health; held for a few comparisons.
-    standing: Mutex<Standing>,
+    pub(super) standing: Mutex<Standing>,
     /// The index of its state, for the hot path. Relaxed: a choice may be one probe late anyway.
     state: AtomicU8,
     /// Requests that it got on trial.
@@ -89,15 +91,15 @@ pub struct Replica {
     /// Whether its engine is still to be asked how much its cache holds.
     asks_capacity: AtomicBool,
     /// When something was generated there last, likewise.
-    heard: AtomicU64,
+    pub(super) heard: AtomicU64,
     /// When a request was last completed there with what it generated, likewise.
     completed: AtomicU64,
     /// When the last readiness probe found nobody there, likewise; never, if it found somebody.
     pub(super) refused: AtomicU64,
     pub(super) load: AtomicU32,
     pub(super) inflight: AtomicU32,
-    /// Guards the promised work and the learned rates; held for a few additions.
-    pub(super) work: Mutex<Work>,
+    /// The promised work and the learned rates.
+    pub(super) work: SharedWork,
     probe_failures: [AtomicU64; FenceReason::ALL.len()],
     /// Probes that timed out and did not count.
     suppressed: AtomicU64,
@@ -112,6 +114,7 @@ pub struct Replica {
 const HEALTHY: u8 = 0;
 const RECOVERING: u8 = 1;
 const DRAINING: u8 = 2;
+const FINAL: u8 = DRAINING + 1 + FenceReason::IdentityUnknown as u8;
 
 /// A time that never was, as bits.
 fn never() -> AtomicU64 {
@@ -127,26 +130,19 @@ pub(super) fn time_of(bits: u64) -> f64 {
     if bits == 0 { f64::NEG_INFINITY } else { f64::from_bits(bits) }
 }
 
-/// What is promised to a replica, and how fast it is believed to be.
-#[derive(Debug)]
-pub(super) struct Work {
-    pub(super) backlog: Backlog,
-    pub(super) rates: Rates,
-    pub(super) watch: Watch,
-}
-
 impl Replica {
     /// A replica without an address, believed healthy until the first probe says otherwise.
     pub fn new(id: ReplicaId, spec: ReplicaSpec) -> Self {
         let asks_capacity = spec.role.kv_capacity.is_none();
+        let standing = Standing::new(spec.role.identity.is_some());
         Replica {
             id,
             name_hash: xxh3_64(spec.name.as_bytes()),
             spec,
             address: RwLock::new(None),
             has_moved: AtomicBool::new(false),
-            standing: Mutex::default(),
-            state: AtomicU8::new(0),
+            state: AtomicU8::new(standing.state().place()),
+            standing: Mutex::new(standing),
             trials: AtomicU32::new(0),
             back_since: AtomicU64::new(f64::NEG_INFINITY.to_bits()),
             asks_capacity: AtomicBool::new(asks_capacity),
@@ -155,7 +151,7 @@ impl Replica {
             refused: never(),
             load: AtomicU32::new(0),
             inflight: AtomicU32::new(0),
-            work: Mutex::new(Work { backlog: Backlog::default(), rates: estimate::START, watch: Watch::default() }),
+            work: SharedWork::default(),
             probe_failures: Default::default(),
             suppressed: AtomicU64::new(0),
             transitions: Default::default(),
@@ -215,11 +211,17 @@ impl Replica {
 
     /// Whether it is one for `model`: what the configuration says counts, else what its engine lists.
     pub fn fit(&self, model: &str) -> Fit {
-        if !self.spec.models.is_empty() {
-            return if self.spec.models.iter().any(|own| own == model) { Fit::Listed } else { Fit::No };
-        }
+        let is_listed = match &*self.catalogue.load() {
+            Some(known) if self.spec.models.is_empty() => known.lists(model),
+            _ => self.spec.models.iter().any(|own| own == model),
+        };
+        if is_listed { Fit::Listed } else { self.fit_of_unlisted() }
+    }
+
+    /// The same for a model that it does not list.
+    pub(super) fn fit_of_unlisted(&self) -> Fit {
         match &*self.catalogue.load() {
-            Some(known) if known.lists(model) => Fit::Listed,
+            _ if !self.spec.models.is_empty() => Fit::No,
             Some(known) if known.is_easygoing() => Fit::Easygoing,
             Some(known) if !known.is_empty() => Fit::No,
             _ => Fit::Unknown,
@@ -273,9 +275,10 @@ impl Replica {
         self.state.load(Relaxed) == RECOVERING
     }
 
-    /// Whether an operator keeps new requests away, which nothing overrides.
-    pub fn is_draining(&self) -> bool {
-        self.state.load(Relaxed) == DRAINING
+    /// Whether nothing brings new requests there: an operator keeps them away, or its engine is not what it must be.
+    pub fn is_barred(&self) -> bool {
+        let state = self.state.load(Relaxed);
+        state == DRAINING || state >= FINAL
     }
 
     /// Why new requests may not come.
@@ -324,8 +327,7 @@ impl Replica {
         if after.is_healthy() && !before.is_healthy() && self.inflight() == 0 {
             self.begin_anew(now);
         }
-        // there are far fewer than 256 states
-        self.state.store(u8::try_from(after.index()).unwrap_or(u8::MAX), Relaxed);
+        self.state.store(after.place(), Relaxed);
         self.transitions[after.index()].fetch_add(1, Relaxed);
         drop(standing);
         match after {
@@ -338,11 +340,6 @@ impl Replica {
     /// How often it came into each state.
     pub fn transitions(&self) -> impl Iterator<Item = (State, u64)> {
         State::all().zip(&self.transitions).map(|(state, n)| (state, n.load(Relaxed)))
-    }
-
-    /// Something was generated there at `now`.
-    pub fn hear(&self, now: f64) {
-        self.heard.fetch_max(time_bits(now), Relaxed);
     }
 
     /// When something was generated there last; minus infinity if never.
@@ -362,9 +359,9 @@ impl Replica {
 
     /// What the requests there show; `None` if there are none that generate.
     pub fn signs(&self, now: f64) -> Option<Signs> {
-        let watch = &mut self.work.lock().watch;
-        watch.hear(self.heard());
-        watch.signs(now)
+        let work = &mut *self.work.lock();
+        work.watch.heard_by(self.heard());
+        work.watch.signs(now)
     }
 
     /// A probe timed out and does not count.
@@ -405,8 +402,7 @@ impl Replica {
 
     /// The work and the rates here, `now` being milliseconds on the fleet's clock.
     pub fn prospect(&self, now: f64) -> Prospect {
-        let work = self.work.lock();
-        work.backlog.prospect(work.rates, now)
+        self.work.prospect(now)
     }
 
     /// Requests here.

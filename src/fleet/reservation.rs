@@ -107,8 +107,9 @@ impl Reservation {
 
     /// The prompt is read: the next one's turn begins, and what is left to do here is decoding.
     pub fn first_token(&mut self) {
-        let now = self.clock.now();
+        let (now, heard) = (self.clock.now(), self.replica.heard());
         let work = &mut *self.replica.work.lock();
+        work.watch.heard_by(heard);
         let backlog = &mut work.backlog;
         if let Some(read) = backlog.first_token(self.ticket, now) {
             work.watch.first_token(self.ticket, now, read.took_ms);
@@ -168,31 +169,20 @@ impl Drop for Reservation {
         let (now, heard) = (self.clock.now(), self.replica.heard());
         let work = &mut *self.replica.work.lock();
         work.backlog.end(self.ticket, now);
-        work.watch.hear(heard);
+        work.watch.heard_by(heard);
         work.watch.end(self.ticket, now);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::replica::{ReplicaSpec, Role};
+    use super::super::testing::spec;
     use super::*;
     use crate::types::ReplicaId;
-    use http::HeaderValue;
     use proptest::prelude::*;
 
     fn replica() -> Arc<Replica> {
-        let spec = ReplicaSpec {
-            name: "r".into(),
-            host: "h".into(),
-            port: 1,
-            prefix: String::new(),
-            authority: HeaderValue::from_static("h"),
-            models: vec![],
-            authorization: None,
-            role: Role::default(),
-        };
-        Arc::new(Replica::new(ReplicaId(0), spec))
+        Arc::new(Replica::new(ReplicaId(0), spec("r")))
     }
 
     fn share(units: u32) -> Share {
@@ -218,7 +208,7 @@ mod tests {
             let mut held = Vec::new();
             for (op, n) in ops {
                 match op {
-                    0 => held.push(Reservation::new(r.clone(), share(n), clock)),
+                    0 => held.push(Reservation::new(r.clone(), share(n), clock.clone())),
                     1 => if let Some(h) = held.last_mut() { h.first_token(); h.shrink() },
                     _ => drop(if held.is_empty() { None } else { Some(held.swap_remove(n as usize % held.len())) }),
                 }

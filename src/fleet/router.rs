@@ -6,7 +6,7 @@ use super::gate::{Entry, Gate, Limits, Permit, Standing, Waiting, Wanted};
 use super::landing::Leader;
 use super::pins::put_first;
 use super::reservation::{Reservation, Share};
-use super::selection::{CacheAware, RouteKey, encode, take_decision};
+use super::selection::{CacheAware, RouteKey, encode, offer_chain, take_decision};
 use crate::policy::cost::Tokens;
 use crate::policy::flight::hold_ms;
 use crate::policy::hint::Hint;
@@ -137,17 +137,19 @@ impl Router {
     /// # Errors
     /// There is no candidate, or none that has room.
     pub fn place_as(&self, prompt: Prompt<'_>, patience_ms: f64, asking: Asking) -> Result<Placed, Unplaced> {
+        let (previous, session) = (prompt.ends.previous, prompt.session);
+        // a prompt without fingerprints may not have been read
+        let bytes = if prompt.chain.is_empty() { prompt.body_bytes } else { prompt.prompt_bytes };
         let request = RouteRequest {
             body_bytes: prompt.body_bytes,
             prompt_bytes: prompt.prompt_bytes,
             blocks: u32::try_from(prompt.chain.len()).unwrap_or(u32::MAX),
-            // filled in where the fleet is known
-            tokens: Tokens::default(),
+            tokens: self.fleet.tokens_after(previous, bytes, prompt.model),
             salt: self.turn(prompt),
         };
-        let (previous, session) = (prompt.ends.previous, prompt.session);
-        let key = encode(RouteKey { request, model: prompt.model, previous, session }, prompt.chain);
+        let key = encode(RouteKey { request, model: prompt.model, previous, session });
         let _booking = self.booking.lock();
+        offer_chain(prompt.chain);
         // the ranking has weighed health already, failing open included
         self.balancer.select_with(&key, 1, |_, _| true).ok_or(Unplaced::Nowhere)?;
         let mut decision = take_decision().ok_or(Unplaced::Nowhere)?;
@@ -159,7 +161,8 @@ impl Router {
         let reservation = self.reserve(first, prompt).ok_or(Unplaced::Nowhere)?.within(permit);
         let next = match self.leader(&decision, prompt, patience_ms) {
             Some((leader, at_most)) => Next::Wait(leader, at_most),
-            None => Next::Go(self.claim(first.id, prompt)),
+            None if prompt.chain.is_empty() => Next::Go(self.claim(first.id, prompt)),
+            None => Next::Go(self.claim_of(first.id, prompt, request.tokens)),
         };
         Ok(Placed { decision, reservation, next })
     }
@@ -198,6 +201,11 @@ impl Router {
     /// Claims a prompt's prefix on a replica.
     pub fn claim(&self, replica: ReplicaId, prompt: Prompt<'_>) -> ClaimGuard {
         let tokens = self.fleet.tokens_after(prompt.ends.previous, prompt.prompt_bytes, prompt.model);
+        self.claim_of(replica, prompt, tokens)
+    }
+
+    /// The same for a prompt of so many tokens.
+    fn claim_of(&self, replica: ReplicaId, prompt: Prompt<'_>, tokens: Tokens) -> ClaimGuard {
         let size = Size { prompt: tokens.prompt, block: tokens.block, ends: prompt.ends };
         let claim = ClaimGuard::new(&self.fleet, prompt.chain, size, replica).of_session(prompt.session);
         match self.fleet.params().flight.mode {

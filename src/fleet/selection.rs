@@ -1,8 +1,9 @@
 //! The choice as a selection algorithm of pingora-load-balancing: the key carries the request, the shared fleet is the
 //! algorithm's `Config`, and the iterator walks the ranking of `policy::select`.
 //!
-//! The crate's interface hands back backends and nothing else. What a caller needs besides (the scores and the
-//! reason) is left in a slot of the calling thread and taken from there before anything can await; see [`take_decision`].
+//! The crate's interface takes bytes and hands back backends, nothing else. What goes beside (the fingerprints, which
+//! are many, and back the scores and the reason) is left in slots of the calling thread and taken from there before
+//! anything can await; see [`offer_chain`] and [`take_decision`].
 
 use super::Fleet;
 use super::replica::Replica;
@@ -14,12 +15,18 @@ use crate::types::ReplicaId;
 use pingora_load_balancing::Backend;
 use pingora_load_balancing::selection::{BackendIter, BackendSelection};
 use smallvec::SmallVec;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 thread_local! {
+    static CHAIN: Cell<Option<Arc<[u64]>>> = const { Cell::new(None) };
     static DECISION: RefCell<Option<Decision>> = const { RefCell::new(None) };
+}
+
+/// Leaves the fingerprints of the prompt that the next selection on this thread is for.
+pub fn offer_chain(chain: &Arc<[u64]>) {
+    CHAIN.set(Some(chain.clone()));
 }
 
 /// Takes the decision that the last selection on this thread made.
@@ -40,70 +47,63 @@ pub struct RouteKey<'a> {
     pub session: Option<Hint>,
 }
 
-const HEADER: usize = 49;
-const NO_TURN: u32 = u32::MAX;
-const NO_MODEL: u32 = u32::MAX;
+/// An encoded key: seldom longer than this.
+pub type Encoded = SmallVec<[u8; 192]>;
 
-/// Lays out a key: sizes of body and prompt, salt, the end of the turn before, who named the session and its key, length
-/// of the model's name (all
-/// little-endian), the name, the fingerprints.
-pub fn encode(key: RouteKey<'_>, chain: &[u64]) -> Vec<u8> {
-    let model = key.model.unwrap_or_default();
-    let length = key.model.map_or(NO_MODEL, |m| u32::try_from(m.len()).unwrap_or(NO_MODEL));
-    let mut out = Vec::with_capacity(HEADER + model.len() + chain.len() * 8);
-    out.extend_from_slice(&key.request.body_bytes.to_le_bytes());
-    out.extend_from_slice(&key.request.prompt_bytes.to_le_bytes());
-    out.extend_from_slice(&key.request.salt.to_le_bytes());
+const NO_TURN: u32 = u32::MAX;
+
+/// Lays out a key: sizes of body and prompt, blocks, salt, sizes in tokens, the end of the turn before, who named the
+/// session and its key, whether there is a model (all little-endian), and its name.
+pub fn encode(key: RouteKey<'_>) -> Encoded {
+    let RouteRequest { body_bytes, prompt_bytes, blocks, tokens, salt } = key.request;
     let previous = key.previous.unwrap_or(Place { print: 0, blocks: NO_TURN });
-    out.extend_from_slice(&previous.print.to_le_bytes());
-    out.extend_from_slice(&previous.blocks.to_le_bytes());
+    let mut out = Encoded::new();
+    for number in [body_bytes, prompt_bytes, salt, previous.print, key.session.map_or(0, |s| s.key)] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    for number in [tokens.prompt, tokens.block, tokens.output] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    for number in [blocks, previous.blocks] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
     out.push(match key.session.map(|s| s.source) {
         None => 0,
         Some(Source::Named) => 1,
         Some(Source::Derived) => 2,
     });
-    out.extend_from_slice(&key.session.map_or(0, |s| s.key).to_le_bytes());
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(model.as_bytes());
-    out.extend(chain.iter().flat_map(|print| print.to_le_bytes()));
+    out.push(u8::from(key.model.is_some()));
+    out.extend_from_slice(key.model.unwrap_or_default().as_bytes());
     out
 }
 
 /// Reads a key; `None` when it is not one.
-fn decode(key: &[u8]) -> Option<(RouteKey<'_>, Vec<u64>)> {
-    let (body_bytes, rest) = key.split_first_chunk::<8>()?;
-    let (prompt_bytes, rest) = rest.split_first_chunk::<8>()?;
-    let (salt, rest) = rest.split_first_chunk::<8>()?;
-    let (print, rest) = rest.split_first_chunk::<8>()?;
-    let (blocks, rest) = rest.split_first_chunk::<4>()?;
-    let previous = Place { print: u64::from_le_bytes(*print), blocks: u32::from_le_bytes(*blocks) };
-    let ([source], rest) = rest.split_first_chunk::<1>()?;
-    let (session, rest) = rest.split_first_chunk::<8>()?;
-    let session = |source| Some(Hint { key: u64::from_le_bytes(*session), source });
-    let session = match source {
-        1 => session(Source::Named),
-        2 => session(Source::Derived),
+fn decode(key: &[u8]) -> Option<RouteKey<'_>> {
+    let (numbers, rest) = key.split_first_chunk::<40>()?;
+    let (tokens, rest) = rest.split_first_chunk::<24>()?;
+    let (blocks, rest) = rest.split_first_chunk::<8>()?;
+    let ([source, has_model], name) = rest.split_first_chunk::<2>()?;
+    let number = |n: usize| numbers.as_chunks().0.get(n).map(|bytes| u64::from_le_bytes(*bytes));
+    let token = |n: usize| tokens.as_chunks().0.get(n).map(|bytes| f64::from_le_bytes(*bytes));
+    let block = |n: usize| blocks.as_chunks().0.get(n).map(|bytes| u32::from_le_bytes(*bytes));
+    let source = match source {
+        1 => Some(Source::Named),
+        2 => Some(Source::Derived),
         _ => None,
     };
-    let (length, rest) = rest.split_first_chunk::<4>()?;
-    let length = u32::from_le_bytes(*length);
-    let (model, prints) = if length == NO_MODEL {
-        (None, rest)
-    } else {
-        let (name, prints) = rest.split_at_checked(length as usize)?;
-        (Some(std::str::from_utf8(name).ok()?), prints)
-    };
-    let (prints, _) = prints.as_chunks::<8>();
-    let request = RouteRequest {
-        body_bytes: u64::from_le_bytes(*body_bytes),
-        prompt_bytes: u64::from_le_bytes(*prompt_bytes),
-        blocks: u32::try_from(prints.len()).unwrap_or(u32::MAX),
-        tokens: Tokens::default(),
-        salt: u64::from_le_bytes(*salt),
-    };
-    let previous = Some(previous).filter(|p| p.blocks != NO_TURN);
-    let key = RouteKey { request, model, previous, session };
-    Some((key, prints.iter().map(|p| u64::from_le_bytes(*p)).collect()))
+    let (session, previous) = (number(4)?, Place { print: number(3)?, blocks: block(1)? });
+    Some(RouteKey {
+        request: RouteRequest {
+            body_bytes: number(0)?,
+            prompt_bytes: number(1)?,
+            blocks: block(0)?,
+            tokens: Tokens { prompt: token(0)?, block: token(1)?, output: token(2)? },
+            salt: number(2)?,
+        },
+        model: if *has_model == 0 { None } else { Some(std::str::from_utf8(name).ok()?) },
+        previous: Some(previous).filter(|p| p.blocks != NO_TURN),
+        session: source.map(|source| Hint { key: session, source }),
+    })
 }
 
 /// A backend of this replica. The weight is what tells replicas apart that share an address.
@@ -123,10 +123,10 @@ pub struct CacheAware {
     members: Vec<(Backend, Arc<Replica>)>,
 }
 
-/// Backends in the order of a ranking.
+/// Backends in the order of a ranking. The decision is left for the caller when this goes.
 pub struct RankedBackends {
     selection: Arc<CacheAware>,
-    order: SmallVec<[ReplicaId; 4]>,
+    decision: Option<Decision>,
     next: usize,
 }
 
@@ -147,46 +147,47 @@ impl BackendSelection for CacheAware {
     }
 
     fn iter(self: &Arc<Self>, key: &[u8]) -> RankedBackends {
-        let decision = self.decide(key);
-        let order = decision.iter().flat_map(|d| &d.ranked).map(|r| r.id).collect();
-        DECISION.with_borrow_mut(|slot| *slot = decision);
-        RankedBackends { selection: self.clone(), order, next: 0 }
+        let chain = CHAIN.take().unwrap_or_default();
+        RankedBackends { selection: self.clone(), decision: self.decide(key, &chain), next: 0 }
     }
 }
 
 impl CacheAware {
-    fn decide(&self, key: &[u8]) -> Option<Decision> {
+    fn decide(&self, key: &[u8], chain: &[u64]) -> Option<Decision> {
         let fleet = self.fleet.as_ref()?;
-        let (mut key, chain) = decode(key)?;
-        let bytes = if chain.is_empty() { key.request.body_bytes } else { key.request.prompt_bytes };
-        key.request.tokens = fleet.tokens_after(key.previous, bytes, key.model);
-        fleet.choose(self.members.iter().map(|(_, replica)| replica), &key, &chain)
+        fleet.choose(self.members.iter().map(|(_, replica)| replica), &decode(key)?, chain)
     }
 }
 
 impl BackendIter for RankedBackends {
     fn next(&mut self) -> Option<&Backend> {
-        let id = *self.order.get(self.next)?;
+        let id = self.decision.as_ref()?.ranked.at(self.next)?.id;
         self.next += 1;
         let at = self.selection.members.binary_search_by_key(&id, |(_, replica)| replica.id).ok()?;
         Some(&self.selection.members[at].0)
     }
 }
 
+impl Drop for RankedBackends {
+    fn drop(&mut self) {
+        DECISION.with_borrow_mut(|slot| *slot = self.decision.take());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::testing::TURN;
 
     #[test]
     fn a_key_survives_its_encoding() {
-        let request =
-            RouteRequest { body_bytes: 7, prompt_bytes: 5, blocks: 3, tokens: Tokens::default(), salt: u64::MAX };
+        let request = RouteRequest { body_bytes: 7, prompt_bytes: 5, blocks: 3, salt: u64::MAX, ..TURN };
         for model in [None, Some(""), Some("größe")] {
             let session =
                 model.map(|m| Hint { key: 9, source: if m.is_empty() { Source::Named } else { Source::Derived } });
             for previous in [None, Some(Place { print: u64::MAX, blocks: 7 })] {
                 let key = RouteKey { request, model, previous, session };
-                assert_eq!(decode(&encode(key, &[1, 2, 3])), Some((key, vec![1, 2, 3])));
+                assert_eq!(decode(&encode(key)), Some(key));
             }
         }
         assert_eq!(decode(b"short"), None);

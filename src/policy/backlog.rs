@@ -8,6 +8,7 @@
 use super::cost::Prospect;
 use super::estimate::Rates;
 use super::flow::{Coming, Flow};
+use super::room::Room;
 
 /// One request at a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,18 @@ pub struct Backlog {
     turn_began: f64,
     /// Prefill time seen so far; a decoding sequence subtracts what stalled it.
     prefilled_ms: f64,
+    flow: Flow,
+}
+
+/// A backlog in a few numbers, as far as those tell what a price looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Summary {
+    turn_began: f64,
+    /// Prefill of the first waiting prompt, and of those after it.
+    first_ms: f64,
+    rest_ms: f64,
+    waiting: f64,
+    decoding: f64,
     flow: Flow,
 }
 
@@ -112,13 +125,21 @@ impl Backlog {
     pub fn remaining_ms(&self, now: f64) -> f64 {
         let mut elapsed = (now - self.turn_began).max(0.0);
         let mut left = 0.0;
-        for w in &self.waiting {
+        for (at, w) in self.waiting.iter().enumerate() {
             let done = elapsed.min(w.prefill_ms);
             left += w.prefill_ms - done;
-            // a prompt whose first token is awaited holds the others up, however late it is
-            elapsed = if w.streams { 0.0 } else { elapsed - done };
+            if w.streams {
+                // a prompt whose first token is awaited holds the others up, however late it is
+                return left + self.behind(at);
+            }
+            elapsed -= done;
         }
         left
+    }
+
+    /// Prefill of the prompts behind the one at this place.
+    fn behind(&self, at: usize) -> f64 {
+        self.waiting.iter().skip(at + 1).map(|w| w.prefill_ms).sum()
     }
 
     /// Requests here.
@@ -136,8 +157,26 @@ impl Backlog {
             waiting: (self.waiting.len() - read) as f64,
             decoding: (self.decoding.len() + read) as f64,
             coming: self.coming(now),
-            returning: 0.0,
+            room: Room::ENDLESS,
         }
+    }
+
+    /// The backlog in a few numbers; `None` while a prompt is next that shows no first token: then how many prompts are
+    /// read is a matter of time.
+    #[expect(clippy::cast_precision_loss, reason = "requests at one replica are few")]
+    pub fn summary(&self) -> Option<Summary> {
+        let first_ms = match self.waiting.first() {
+            Some(first) if !first.streams => return None,
+            first => first.map_or(0.0, |w| w.prefill_ms),
+        };
+        Some(Summary {
+            turn_began: self.turn_began,
+            first_ms,
+            rest_ms: self.behind(0),
+            waiting: self.waiting.len() as f64,
+            decoding: self.decoding.len() as f64,
+            flow: self.flow,
+        })
     }
 
     /// Who will still come, going by those who came lately.
@@ -153,6 +192,35 @@ impl Backlog {
     /// Prefill time seen so far.
     pub fn prefilled_ms(&self) -> f64 {
         self.prefilled_ms
+    }
+}
+
+impl Summary {
+    /// [`Backlog::prospect`] of the backlog that this is the summary of.
+    #[inline]
+    pub fn prospect(&self, rates: Rates, now: f64) -> Prospect {
+        let elapsed = (now - self.turn_began).max(0.0);
+        Prospect {
+            rates,
+            queue_ms: self.first_ms - elapsed.min(self.first_ms) + self.rest_ms,
+            waiting: self.waiting,
+            decoding: self.decoding,
+            coming: self.flow.coming(now),
+            room: Room::ENDLESS,
+        }
+    }
+
+    /// As a row of numbers; see [`Self::from_row`].
+    pub fn row(&self) -> [f64; 8] {
+        let [at, requests, read_ms] = self.flow.row();
+        [self.turn_began, self.first_ms, self.rest_ms, self.waiting, self.decoding, at, requests, read_ms]
+    }
+
+    /// What [`Self::row`] was made of.
+    #[inline]
+    pub fn from_row([turn_began, first_ms, rest_ms, waiting, decoding, at, requests, read_ms]: [f64; 8]) -> Self {
+        let flow = Flow::from_row([at, requests, read_ms]);
+        Summary { turn_began, first_ms, rest_ms, waiting, decoding, flow }
     }
 }
 
@@ -219,6 +287,13 @@ mod tests {
                 }
                 prop_assert_eq!(b.requests(), live.len());
                 prop_assert!(b.remaining_ms(now) >= 0.0);
+                let later = now + 7.0 * time;
+                if let Some(summary) = b.summary() {
+                    prop_assert_eq!(summary.prospect(START, later), b.prospect(START, later));
+                    prop_assert_eq!(Summary::from_row(summary.row()), summary);
+                }
+                let all_stream = b.waiting.first().is_none_or(|w| w.streams);
+                prop_assert_eq!(b.summary().is_some(), all_stream);
             }
             for t in live { b.end(t, now); }
             prop_assert_eq!((b.requests(), b.remaining_ms(now)), (0, 0.0));

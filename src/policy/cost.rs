@@ -8,7 +8,7 @@
 //!                      those that generate are interrupted by it, and each of their tokens takes longer for one more
 //!                      sequence in the batch
 //!          + coming    what they mean for the requests that will come to r before its queue is empty again
-//!          + evicted   what this prompt drives out of r's cache and will have to be read again
+//!          + evicted   what the sessions of r lose of its cache when this one lives there, and will have to read again
 //! ```
 //!
 //! A request that looks at its own first token only takes the shortest queue and forgets what it does to everybody else;
@@ -17,14 +17,13 @@
 
 use super::estimate::{Rates, START};
 use super::flow::Coming;
+use super::room::Room;
 
 /// What a millisecond of this prefill counts for each request that waits there. Below 1: it may be overtaken by the
 /// queue elsewhere, or leave.
 const WAITING: f64 = 0.6;
 /// The same for each request that generates: engines go on generating between the chunks of a prompt.
 const INTERRUPTED: f64 = 0.3;
-/// What a millisecond of what is evicted counts. Above 1: what is then read again drives out something in its turn.
-const EVICTED: f64 = 1.5;
 
 /// What is to be placed, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -50,8 +49,8 @@ pub struct Prospect {
     pub decoding: f64,
     /// Those who will still come.
     pub coming: Coming,
-    /// The share of the tokens read there that had been there before and were evicted.
-    pub returning: f64,
+    /// Its cache as the session of the request sees it.
+    pub room: Room,
 }
 
 /// The terms of a price, in milliseconds.
@@ -73,6 +72,7 @@ pub struct Price {
 
 impl Price {
     /// The sum.
+    #[inline]
     pub fn total(&self) -> f64 {
         self.queue + self.prefill + self.decode + self.imposed + self.coming + self.evicted
     }
@@ -98,33 +98,39 @@ impl Prospect {
         waiting: 0.0,
         decoding: 0.0,
         coming: Coming { rate: 0.0, share: 0.0 },
-        returning: 0.0,
+        room: Room::ENDLESS,
     };
 }
 
 impl Tokens {
     /// Tokens that a replica with `overlap` blocks and a `tail` of tokens after them holds, and those it does not. The
     /// last token is always read.
+    #[inline]
     pub fn split(&self, overlap: u32, tail: f64) -> (f64, f64) {
         let cached = (f64::from(overlap) * self.block + tail).min((self.prompt - 1.0).max(0.0));
         (cached, (self.prompt - cached).max(1.0))
     }
 }
 
-/// The price of a request where `overlap` blocks of it and a `tail` of tokens are held.
-pub fn price(tokens: Tokens, overlap: u32, tail: f64, at: &Prospect) -> Price {
+/// The price of a request where `overlap` blocks of it and a `tail` of tokens are held, and where others lose `lost` tokens
+/// by its session; see [`super::room`].
+#[inline]
+pub fn price(tokens: Tokens, (overlap, tail): (u32, f64), lost: f64, at: &Prospect) -> Price {
     let (cached, new) = tokens.split(overlap, tail);
     let prefill = at.rates.prefill_ms(new, cached);
     let requests = at.waiting + at.decoding;
     let decode = tokens.output * at.rates.step_ms(requests + 1.0);
+    let again = if lost > 0.0 { at.rates.prefill_ms(tokens.prompt, 0.0) * lost / tokens.prompt.max(1.0) } else { 0.0 };
     let slower = tokens.output * at.rates.step_growth;
     Price {
         queue: at.queue_ms,
         prefill,
         decode,
         imposed: at.waiting * (WAITING * prefill + slower) + at.decoding * (INTERRUPTED * prefill + slower),
-        coming: at.coming.delay(at.queue_ms, prefill),
-        evicted: EVICTED * at.returning * prefill,
+        // who has a request there will not come with another one
+        coming: at.coming.delay(at.queue_ms, prefill).min((at.room.sessions - requests).max(0.0) * prefill),
+        // it is read before what comes later, by whomever: all wait for it
+        evicted: again * (1.0 + requests),
     }
 }
 
@@ -141,15 +147,15 @@ mod tests {
 
     #[test]
     fn a_warm_replica_is_left_only_when_waiting_there_costs_more_than_reading_anew() {
-        let warm = |queue| price(TURN, 115, 0.0, &at(queue, 4.0)).total();
-        let cold = price(TURN, 40, 0.0, &at(0.0, 1.0)).total();
+        let warm = |queue| price(TURN, (115, 0.0), 0.0, &at(queue, 4.0)).total();
+        let cold = price(TURN, (40, 0.0), 0.0, &at(0.0, 1.0)).total();
         assert!(warm(3000.0) < cold);
         assert!(warm(12_000.0) > cold);
     }
 
     #[test]
     fn a_busy_batch_counts_although_nobody_waits() {
-        assert!(price(TURN, 0, 0.0, &at(0.0, 30.0)).total() > price(TURN, 0, 0.0, &at(0.0, 3.0)).total());
+        assert!(price(TURN, (0, 0.0), 0.0, &at(0.0, 30.0)).total() > price(TURN, (0, 0.0), 0.0, &at(0.0, 3.0)).total());
     }
 
     proptest! {
@@ -158,13 +164,13 @@ mod tests {
             prompt in 1.0f64..200_000.0, overlap in 0u32..400, queue in 0.0f64..1e6, n in 0.0f64..300.0, more in 0.0f64..100.0,
         ) {
             let tokens = Tokens { prompt, ..TURN };
-            let base = price(tokens, overlap, 0.0, &at(queue, n)).total();
+            let base = price(tokens, (overlap, 0.0), 0.0, &at(queue, n)).total();
             prop_assert!(base.is_finite() && base > 0.0);
-            let terms: f64 = price(tokens, overlap, 0.0, &at(queue, n)).terms().iter().map(|(_, value)| value).sum();
+            let terms: f64 = price(tokens, (overlap, 0.0), 0.0, &at(queue, n)).terms().iter().map(|(_, value)| value).sum();
             prop_assert!((terms - base).abs() <= 1e-9 * base);
-            prop_assert!(price(tokens, overlap, 0.0, &at(queue + more, n)).total() >= base);
-            prop_assert!(price(tokens, overlap, 0.0, &at(queue, n + more)).total() >= base);
-            prop_assert!(price(tokens, overlap + 1, 0.0, &at(queue, n)).total() <= base + 1e-6);
+            prop_assert!(price(tokens, (overlap, 0.0), 0.0, &at(queue + more, n)).total() >= base);
+            prop_assert!(price(tokens, (overlap, 0.0), 0.0, &at(queue, n + more)).total() >= base);
+            prop_assert!(price(tokens, (overlap + 1, 0.0), 0.0, &at(queue, n)).total() <= base + 1e-6);
         }
     }
 }

@@ -68,11 +68,13 @@ const LEAST_TOKENS: f64 = 256.0;
 impl Rates {
     /// Time to read `new` tokens after `cached` ones. Each token attends to all before it, so the cost of a token
     /// grows linearly with its place: `Σ 1 + place / DOUBLING_CONTEXT`.
+    #[inline]
     pub fn prefill_ms(&self, new: f64, cached: f64) -> f64 {
         self.prefill_token * weighted(new, cached)
     }
 
     /// Time of one step with `running` sequences.
+    #[inline]
     pub fn step_ms(&self, running: f64) -> f64 {
         self.step + self.step_growth * (running - 1.0).max(0.0)
     }
@@ -104,6 +106,17 @@ impl Rates {
         }
     }
 
+    /// As a row of numbers; see [`Self::from_row`].
+    pub fn row(&self) -> [f64; 6] {
+        [self.prefill_token, self.step, self.step_growth, self.seen_tokens, self.own_tokens, self.answers]
+    }
+
+    /// What [`Self::row`] was made of.
+    #[inline]
+    pub fn from_row([prefill_token, step, step_growth, seen_tokens, own_tokens, answers]: [f64; 6]) -> Self {
+        Rates { prefill_token, step, step_growth, seen_tokens, own_tokens, answers }
+    }
+
     /// The machine may be another one: what its peers show counts again.
     pub fn doubt(&mut self) {
         self.own_tokens = self.own_tokens.min(PRIOR.0 / 4.0);
@@ -112,6 +125,7 @@ impl Rates {
 
     /// These rates as far as they are known, and for the rest those of the peers.
     #[must_use]
+    #[inline]
     pub fn with(mut self, prior: Prior) -> Self {
         let of = |own: f64, other: f64, seen: f64, weight: f64| (own * seen + other * weight) / (seen + weight);
         self.prefill_token = of(self.prefill_token, prior.prefill_token, self.own_tokens, PRIOR.0);
@@ -124,6 +138,7 @@ impl Rates {
 
 impl Prior {
     /// What these replicas need on the whole; the start values where none has shown anything.
+    #[inline]
     pub fn of(all: impl Iterator<Item = Rates>) -> Self {
         let sum = |(ms, tokens, steps, answers): (f64, f64, f64, f64), r: Rates| {
             let count = r.answers.min(PRIOR.1);
@@ -138,6 +153,7 @@ impl Prior {
     }
 }
 
+#[inline]
 fn weighted(new: f64, cached: f64) -> f64 {
     new * (1.0 + (cached + new / 2.0) / DOUBLING_CONTEXT)
 }

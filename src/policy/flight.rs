@@ -127,10 +127,12 @@ pub fn hold_ms(decision: &Decision, leader_streams: bool, mode: FlightMode, left
 
 /// The replica that reads at least `least` blocks which no candidate has read.
 fn leader(candidates: &[Candidate], least: u32) -> Option<ReplicaId> {
-    let healthy = || candidates.iter().filter(|c| c.healthy);
-    let read = healthy().map(|c| c.confirmed).max()?;
-    let deepest = healthy().max_by_key(|c| (c.overlap, std::cmp::Reverse(c.id)))?;
-    (deepest.overlap >= read.saturating_add(least)).then_some(deepest.id)
+    let healthy = candidates.iter().filter(|c| c.healthy);
+    let (read, deepest) = healthy.fold((0, None), |(read, deepest): (u32, Option<&Candidate>), c| {
+        let is_deeper = deepest.is_none_or(|d| (c.overlap, d.id) > (d.overlap, c.id));
+        (read.max(c.confirmed), if is_deeper { Some(c) } else { deepest })
+    });
+    deepest.filter(|deepest| deepest.overlap >= read.saturating_add(least)).map(|deepest| deepest.id)
 }
 
 /// Whether so much of the prompt is new that others might follow.
@@ -146,15 +148,15 @@ fn looks_at_prefixes(policy: PolicyKind) -> bool {
 
 /// The decision with the leader's replica in front, unless that costs more.
 fn joined(mut decision: Decision, leader: ReplicaId) -> Decision {
-    let Some(at) = decision.ranked.iter().position(|r| r.id == leader) else { return decision };
-    let there = decision.ranked[at];
-    if decision.ranked.iter().all(|r| r.id == leader || pays(&there, r)) {
-        decision.ranked[..=at].rotate_right(1);
+    let Some(there) = decision.ranked.of(leader).copied() else { return decision };
+    let is_first = decision.ranked.first().is_some_and(|r| r.id == leader);
+    if decision.ranked.unordered().iter().all(|r| r.id == leader || pays(&there, r)) {
+        decision.ranked.put_first(leader);
         decision.flight = Some(Flight::Follower);
-        if at > 0 {
+        if !is_first {
             decision.reason = Reason::Affinity;
         }
-    } else if at > 0 {
+    } else if !is_first {
         decision.flight = Some(Flight::Apart);
     }
     decision
@@ -183,9 +185,8 @@ fn as_counted(candidates: &[Candidate], mode: FlightMode) -> SmallVec<[Candidate
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::cost::{Prospect, Tokens};
-    use crate::policy::score::{AffinityParams, LoadParams};
-    use crate::types::Basis;
+    use crate::policy::cost::Tokens;
+    use crate::policy::testing;
     use proptest::prelude::*;
 
     const NEW: RouteRequest = RouteRequest {
@@ -197,18 +198,13 @@ mod tests {
     };
 
     fn params(policy: PolicyKind, mode: FlightMode) -> Params {
-        Params {
-            policy,
-            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
-            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-            flight: FlightParams { mode, ..FlightParams::default() },
-        }
+        Params { flight: FlightParams { mode, ..FlightParams::default() }, ..testing::params(policy) }
     }
 
     fn candidate(id: u16, overlap: u32, confirmed: u32, load: u32) -> Candidate {
         let queue_ms = f64::from(overlap - confirmed) * 65.0;
-        let prospect = Prospect { queue_ms, waiting: f64::from(load.min(1)), ..Prospect::IDLE };
-        Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed, tail: 0.0, load, prospect }
+        let work = (queue_ms, f64::from(load.min(1)));
+        Candidate { confirmed, ..testing::candidate(id, overlap, load, work) }
     }
 
     /// Replica 1 reads 96 blocks for another request.

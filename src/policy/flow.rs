@@ -43,9 +43,24 @@ impl Flow {
     }
 
     /// What is to be expected.
+    #[inline]
     pub fn coming(&self, now: f64) -> Coming {
+        if self.requests <= 0.0 {
+            return Coming::default();
+        }
         let kept = self.kept(now) / MEMORY_MS;
         Coming { rate: self.requests * kept, share: (self.read_ms * kept).min(MOST_SHARE) }
+    }
+
+    /// As a row of numbers; see [`Self::from_row`].
+    pub fn row(&self) -> [f64; 3] {
+        [self.at, self.requests, self.read_ms]
+    }
+
+    /// What [`Self::row`] was made of.
+    #[inline]
+    pub fn from_row([at, requests, read_ms]: [f64; 3]) -> Self {
+        Flow { at, requests, read_ms }
     }
 
     fn kept(&self, now: f64) -> f64 {
@@ -55,6 +70,7 @@ impl Flow {
 
 impl Coming {
     /// How much longer those to come wait in all when `read` is added to `backlog` (both in milliseconds).
+    #[inline]
     pub fn delay(&self, backlog: f64, read: f64) -> f64 {
         self.rate * read * (backlog + read / 2.0) / (1.0 - self.share)
     }

@@ -30,6 +30,22 @@ pub enum FenceReason {
     Progress,
     /// Requests failed there.
     Errors,
+    /// It lists other models than it is configured for.
+    Model,
+    /// Its engine has not said who it is, or may be another one by now.
+    IdentityUnknown,
+    /// Its engine serves another model than it must.
+    IdentityModel,
+    /// Another context length.
+    IdentityContext,
+    /// It is another version.
+    IdentityVersion,
+    /// It shows another identity document.
+    IdentityDocument,
+    /// Its drafts are never accepted.
+    Speculation,
+    /// What was written down of such replicas cannot be read.
+    SpeculationRecord,
 }
 
 /// What one probe saw.
@@ -68,7 +84,7 @@ pub enum Transition {
 
 impl FenceReason {
     /// Every reason, in the order of the metrics' label values.
-    pub const ALL: [FenceReason; 7] = [
+    pub const ALL: [FenceReason; 15] = [
         FenceReason::Unresolved,
         FenceReason::Connect,
         FenceReason::Timeout,
@@ -76,6 +92,14 @@ impl FenceReason {
         FenceReason::Generation,
         FenceReason::Progress,
         FenceReason::Errors,
+        FenceReason::Model,
+        FenceReason::IdentityUnknown,
+        FenceReason::IdentityModel,
+        FenceReason::IdentityContext,
+        FenceReason::IdentityVersion,
+        FenceReason::IdentityDocument,
+        FenceReason::Speculation,
+        FenceReason::SpeculationRecord,
     ];
 
     /// The label value.
@@ -88,7 +112,21 @@ impl FenceReason {
             FenceReason::Generation => "generation",
             FenceReason::Progress => "progress",
             FenceReason::Errors => "errors",
+            FenceReason::Model => "model",
+            FenceReason::IdentityUnknown => "identity_unknown",
+            FenceReason::IdentityModel => "identity_model",
+            FenceReason::IdentityContext => "identity_context",
+            FenceReason::IdentityVersion => "identity_version",
+            FenceReason::IdentityDocument => "identity_document",
+            FenceReason::Speculation => "speculation",
+            FenceReason::SpeculationRecord => "speculation_record",
         }
+    }
+
+    /// Whether nothing bypasses the fence, failing open included: not a guess from how a replica behaves, but what an
+    /// operator asked for.
+    pub fn is_final(self) -> bool {
+        self as usize >= FenceReason::IdentityUnknown as usize
     }
 }
 

@@ -5,6 +5,8 @@
 //! read at the cheapest other replica what that does not hold. Beyond that load going there is cheaper even if the home
 //! holds all of the prompt. This is the *break point*; no hint overrides it, and what the index knows counts fully besides.
 //! For a short prompt it would lie below one other request at the home; a name that the client gave is worth that much.
+//! And a session may prove to be worth less: where its prompts change near their head from turn to turn, most engines find
+//! nothing of the turn before, home or not. What they found lately, of what the index did not know, counts.
 //!
 //! A name that nobody knows begins by *rendezvous*: the replica with the largest hash of (name, replica's name), among
 //! those that are as good as the best. Several routers agree on it, and a replica that comes or goes moves no names but
@@ -17,6 +19,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Prices that differ by less than this share are equal.
 const NEAR: f64 = 0.01;
+/// So are those that differ by less than this share of what is to be read: the time that takes is known no better. Two
+/// routers that see the same fleet a little differently then begin a session at the same replica.
+const NOISE: f64 = 0.1;
 
 /// What a session that its client names may cost more at its home however short the prompt: one short request before it
 /// does not make a home overloaded, as two of a session at once often show.
@@ -40,6 +45,16 @@ pub enum Source {
     Derived,
 }
 
+/// Where a session was last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Home {
+    /// The replica.
+    pub replica: ReplicaId,
+    /// Of what the session had read at its home and the index knew nothing of, the share that was held there all the
+    /// same, lately. 1 until anything tells.
+    pub worth: f64,
+}
+
 /// What became of a hint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HintUse {
@@ -61,54 +76,64 @@ pub fn rendezvous(key: u64, name: u64) -> u64 {
 /// replica's name.
 pub fn weigh(
     mut decision: Decision,
-    (hint, home): (Hint, Option<ReplicaId>),
+    (hint, home): (Hint, Option<Home>),
     (request, candidates): (RouteRequest, &[Candidate]),
     params: &Params,
     name: impl Fn(ReplicaId) -> u64,
 ) -> Decision {
-    let lead = decision.ranked.iter().map(|r| r.overlap).max().unwrap_or(0);
+    let lead = decision.ranked.unordered().iter().map(|r| r.overlap).max().unwrap_or(0);
     let is_known = hint.source == Source::Derived && u64::from(lead) * 2 >= u64::from(request.blocks);
     let settled = matches!(decision.reason, Reason::Only | Reason::FailOpen | Reason::RoundRobin);
     if is_known || settled || decision.flight == Some(Flight::Follower) {
         return decision;
     }
-    let ties = ties(&decision.ranked, params.policy);
-    let at = home.and_then(|home| decision.ranked.iter().position(|r| r.id == home));
-    let Some(at) = at else {
-        decision.ranked[..ties].sort_by_key(|r| std::cmp::Reverse(rendezvous(hint.key, name(r.id))));
-        decision.reason = if ties > 1 { Reason::Hint } else { decision.reason };
+    let Some(first) = decision.ranked.first().copied() else { return decision };
+    let is_near = |r: &&Ranked| is_near(&first, r, params.policy);
+    let there = home.and_then(|home| Some((*decision.ranked.of(home.replica)?, home.worth)));
+    let Some((there, worth)) = there else {
+        let near = || decision.ranked.unordered().iter().filter(is_near);
+        if near().nth(1).is_some() {
+            let winner = near().max_by_key(|r| (rendezvous(hint.key, name(r.id)), std::cmp::Reverse(r.id)));
+            let winner = winner.map_or(first.id, |r| r.id);
+            decision.ranked.put_first(winner);
+            decision.reason = Reason::Hint;
+        }
         decision.hint = Some(HintUse { home: None, break_ms: 0.0, stays: false });
         return decision;
     };
-    let there = decision.ranked[at];
-    let other = decision.ranked.iter().filter(|r| r.id != there.id);
-    let Some(other) = other.min_by(|a, b| a.price.total().total_cmp(&b.price.total())) else { return decision };
+    let other = decision.ranked.unordered().iter().filter(|r| r.id != there.id);
+    let cheaper = |a: &&Ranked, b: &&Ranked| a.price.total().total_cmp(&b.price.total()).then(a.id.cmp(&b.id));
+    let Some(other) = other.min_by(cheaper) else { return decision };
     let floor = if hint.source == Source::Named { PATIENCE_MS } else { 0.0 };
-    let break_ms = there.price.prefill.min(other.price.prefill).max(floor);
-    let is_held = decision.ranked[0].overlap >= request.blocks.max(1);
-    let stays = at < ties
+    let break_ms = (worth * there.price.prefill.min(other.price.prefill)).max(floor);
+    let is_held = first.overlap >= request.blocks.max(1);
+    let stays = is_near(&&there)
         || match params.policy {
             PolicyKind::Cost => there.price.total() - other.price.total() < break_ms,
-            PolicyKind::Affinity => !is_held && wins_with_all(there.id, (request, hint.source), candidates, params),
+            PolicyKind::Affinity => {
+                worth > 0.5 && !is_held && wins_with_all(there.id, (request, hint.source), candidates, params)
+            }
             PolicyKind::Load | PolicyKind::RoundRobin => false,
         };
     if stays {
-        decision.ranked[..=at].rotate_right(1);
-        decision.reason = if at > 0 || ties > 1 { Reason::Hint } else { decision.reason };
+        let has_equals = there.id != first.id || decision.ranked.unordered().iter().filter(is_near).nth(1).is_some();
+        decision.ranked.put_first(there.id);
+        decision.reason = if has_equals { Reason::Hint } else { decision.reason };
     }
     decision.hint = Some(HintUse { home: Some(there.id), break_ms, stays });
     decision
 }
 
-/// How many at the head of a ranking are as good as the first.
-fn ties(ranked: &[Ranked], policy: PolicyKind) -> usize {
-    let Some(first) = ranked.first() else { return 0 };
-    let near = |r: &&Ranked| match policy {
-        PolicyKind::Cost => first.score - r.score <= NEAR * first.score.abs() && r.overlap >= first.overlap,
+/// Whether a candidate is as good as the first of its ranking.
+fn is_near(first: &Ranked, r: &Ranked, policy: PolicyKind) -> bool {
+    match policy {
+        PolicyKind::Cost => {
+            let noise = (NEAR * first.price.total()).max(NOISE * first.price.prefill);
+            first.score - r.score <= noise && r.overlap >= first.overlap
+        }
         PolicyKind::Affinity => r.score.total_cmp(&first.score).is_eq() && r.overlap == first.overlap,
         PolicyKind::Load | PolicyKind::RoundRobin => r.score.total_cmp(&first.score).is_eq(),
-    };
-    ranked.iter().take_while(near).count()
+    }
 }
 
 /// The least overlap whose credit outweighs a unit of load, as far as credit goes.
@@ -141,38 +166,36 @@ fn wins_with_all(
 mod tests {
     use super::*;
     use crate::policy::cost::{Prospect, Tokens};
-    use crate::policy::flight::FlightParams;
-    use crate::policy::score::{AffinityParams, LoadParams};
-    use crate::types::Basis;
+    use crate::policy::testing::{self, TURN, params};
     use proptest::prelude::*;
 
-    const TURN: RouteRequest = RouteRequest {
-        body_bytes: 100_000,
-        prompt_bytes: 100_000,
-        blocks: 48,
-        tokens: Tokens { prompt: 25_000.0, block: 512.0, output: 200.0 },
-        salt: 0,
-    };
     const NAMED: Hint = Hint { key: 11, source: Source::Named };
 
-    fn params(policy: PolicyKind) -> Params {
-        Params {
-            policy,
-            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
-            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-            flight: FlightParams::default(),
-        }
-    }
-
     fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
-        let prospect = Prospect { queue_ms: f64::from(load) * 800.0, ..Prospect::IDLE };
-        Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, tail: 0.0, load, prospect }
+        testing::candidate(id, overlap, load, (f64::from(load) * 800.0, 0.0))
     }
 
     fn with(policy: PolicyKind, hint: Hint, home: Option<u16>, fleet: &[Candidate]) -> Decision {
         let p = params(policy);
         let plain = select(TURN, fleet, &p).unwrap();
-        weigh(plain, (hint, home.map(ReplicaId)), (TURN, fleet), &p, |id| u64::from(id.0))
+        weigh(plain, (hint, home.map(at)), (TURN, fleet), &p, |id| u64::from(id.0))
+    }
+
+    fn at(id: u16) -> Home {
+        Home { replica: ReplicaId(id), worth: 1.0 }
+    }
+
+    #[test]
+    fn a_home_that_never_holds_more_than_the_index_says_is_none_to_wait_for() {
+        let fleet = [candidate(0, 0, 0), candidate(1, 0, 2)];
+        let stays = |worth, policy| {
+            let (p, home) = (params(policy), Home { worth, ..at(1) });
+            let plain = select(TURN, &fleet, &p).unwrap();
+            weigh(plain, (NAMED, Some(home)), (TURN, &fleet), &p, |id| u64::from(id.0)).ranked[0].id.0 == 1
+        };
+        for policy in [PolicyKind::Cost, PolicyKind::Affinity] {
+            assert!(stays(1.0, policy) && !stays(0.1, policy), "{policy:?}");
+        }
     }
 
     #[test]
@@ -182,7 +205,7 @@ mod tests {
         let stays = |policy, source, busy: Candidate| {
             let (p, fleet) = (params(policy), [candidate(0, 0, 0), busy]);
             let plain = select(short, &fleet, &p).unwrap();
-            let hint = (Hint { source, ..NAMED }, Some(ReplicaId(1)));
+            let hint = (Hint { source, ..NAMED }, Some(at(1)));
             weigh(plain, hint, (short, &fleet), &p, |id| u64::from(id.0)).ranked[0].id == ReplicaId(1)
         };
         let queued = |ms| Candidate { prospect: Prospect { queue_ms: ms, ..Prospect::IDLE }, ..candidate(1, 0, 1) };
@@ -258,6 +281,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn routers_that_see_the_fleet_a_little_differently_agree_where_a_session_begins() {
+        // of a turn that takes 3.3 s to read, each of them is off by up to 160 ms
+        let view = |router: u64, key: u64| -> Vec<Candidate> {
+            let off = |id: u16| (rendezvous(router ^ key, id.into()) % 160) as f64;
+            (0..8).map(|id| testing::candidate(id, 0, 0, (off(id), 0.0))).collect()
+        };
+        let begins = |router, key| with(PolicyKind::Cost, Hint { key, ..NAMED }, None, &view(router, key)).ranked[0].id;
+        let agree = (0..200).filter(|key| begins(1 << 40, *key) == begins(2 << 40, *key)).count();
+        assert_eq!(agree, 200);
+        let at_first: std::collections::BTreeSet<_> = (0..200).map(|key| begins(1 << 40, key)).collect();
+        assert_eq!(at_first.len(), 8);
+    }
+
     fn fleets() -> impl Strategy<Value = Vec<Candidate>> {
         prop::collection::vec((any::<bool>(), 0u32..49, 0u32..40), 2..10).prop_map(|list| {
             let of = |(id, (healthy, overlap, load)): (u16, (bool, u32, u32))| Candidate {
@@ -311,14 +348,15 @@ mod tests {
             let (p, request) = (params(policy), RouteRequest { salt, ..TURN });
             let plain = select(request, &fleet, &p).unwrap();
             let hint = Hint { key, source: Source::Named };
-            let d = weigh(plain.clone(), (hint, home.map(ReplicaId)), (request, &fleet), &p, |id| u64::from(id.0));
+            let d = weigh(plain.clone(), (hint, home.map(at)), (request, &fleet), &p, |id| u64::from(id.0));
             let ids = |d: &Decision| { let mut ids: Vec<_> = d.ranked.iter().map(|r| r.id).collect(); ids.sort(); ids };
             prop_assert_eq!(ids(&d), ids(&plain));
             let least = d.ranked.iter().map(|r| r.price.total()).fold(f64::INFINITY, f64::min);
             let first = d.ranked[0];
             match policy {
                 PolicyKind::Cost => {
-                    let worth = if d.hint.is_some_and(|h| h.stays) { first.price.prefill } else { 0.0 };
+                    let best = d.ranked.iter().map(|r| r.price.prefill).fold(0.0, f64::max);
+                    let worth = if d.hint.is_some_and(|h| h.stays) { first.price.prefill } else { NOISE * best };
                     prop_assert!(first.price.total() <= least * (1.0 + NEAR) + worth + 1e-6);
                 }
                 PolicyKind::Load => prop_assert_eq!(first.load, plain.ranked[0].load),

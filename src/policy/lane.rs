@@ -81,7 +81,9 @@ pub fn choose(
     let in_order = |first: &[Candidate], then: &[Candidate], gate: Gate| {
         let mut decision = rank(first)?;
         decision.gate = gate;
-        decision.ranked.extend(rank(then).into_iter().flat_map(|d| d.ranked));
+        if let Some(others) = rank(then) {
+            decision.ranked.append(others.ranked);
+        }
         Some(decision)
     };
     match lane.short {
@@ -93,8 +95,7 @@ pub fn choose(
         ShortPrompts::Exclusive => in_order(&outside, &inside, Gate::KeptOut),
         ShortPrompts::Avoid => {
             let (lane, others) = (rank(&inside)?, rank(&outside)?);
-            let is_welcome =
-                |c: &Candidate| lane.ranked.iter().any(|r| r.id == c.id && pays(r, &others, request, params));
+            let is_welcome = |c: &Candidate| lane.ranked.of(c.id).is_some_and(|r| pays(r, &others, request, params));
             let (welcome, held_back): (Pool, Pool) = inside.into_iter().partition(is_welcome);
             let mut first = outside;
             first.extend(welcome);
@@ -110,12 +111,12 @@ pub fn choose(
 /// Whether a short request may go to this replica of the lane.
 fn pays(to: &Ranked, others: &Decision, request: RouteRequest, params: &Params) -> bool {
     if params.policy == PolicyKind::Cost {
-        let best = others.ranked.iter().map(|r| r.price.total()).min_by(f64::total_cmp);
+        let best = others.ranked.unordered().iter().map(|r| r.price.total()).min_by(f64::total_cmp);
         return best.is_some_and(|best| to.price.total() + to.price.prefill < best);
     }
-    let lead = others.ranked.iter().map(|r| r.overlap).max().unwrap_or(0);
+    let lead = others.ranked.unordered().iter().map(|r| r.overlap).max().unwrap_or(0);
     let kept = to.overlap.saturating_sub(lead);
-    let least = others.ranked.iter().map(|r| r.load).min().unwrap_or(0);
+    let least = others.ranked.unordered().iter().map(|r| r.load).min().unwrap_or(0);
     let cached = looks_at_overlap(params.policy) && kept > 0 && kept.saturating_mul(WORTH_KEEPING) >= request.blocks;
     cached || least >= to.load.saturating_add(params.load.max_units)
 }

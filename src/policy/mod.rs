@@ -4,6 +4,7 @@
 //! is a parameter, so the same input gives the same output and every decision can be replayed.
 
 pub mod accounts;
+pub mod admission;
 pub mod backlog;
 pub mod cost;
 pub mod errors;
@@ -15,8 +16,13 @@ pub mod hint;
 pub mod lane;
 pub mod progress;
 pub mod queue;
+pub mod ranking;
 pub mod retry;
+pub mod room;
 pub mod score;
 pub mod select;
 pub mod slow_start;
+pub mod speculation;
 pub mod standing;
+#[cfg(test)]
+pub(crate) mod testing;

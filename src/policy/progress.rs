@@ -4,19 +4,21 @@
 //! What is usual follows from what each prompt should take there (the learned rates) and from how late first tokens have
 //! been of late (*lateness*, high until something is known). A long prompt is read in silence, and engines that read
 //! prompts one after another let a question wait behind it. So suspicion is cheap and a verdict is not:
-//! - **Suspect:** nothing for `silence`, for twice what the first prompt should take, and for longer than anybody had to
-//!   wait there of late. The replica is asked for a token.
+//! - **Suspect:** nothing for `silence`, for twice what the first prompt should take, and for longer than any silence
+//!   there of late that ended. The replica is asked for a token.
 //! - **Not frozen:** it answers, or says that it is busy. It is asked again later and later.
 //! - **Not known:** it does not understand the question, or refuses it. Then no silence is proof: an engine that says nothing
 //!   while a tool call is generated, or whose client reads no further, looks the same. It is asked again later and later.
 //! - **Frozen:** the question went unanswered, and the silence is `factor` times what all prompts there should take
-//!   together, and `factor` times the longest wait of late; twice that while no other replica with work shows progress either: then the cause may be elsewhere.
+//!   together, and `factor` times the longest silence of late; twice that while no other replica with work shows progress
+//!   either: then the cause may be elsewhere.
 //!
-//! Silence is counted while there are requests, so clients that give up and come back do not hide a frozen engine, and an
-//! idle one is not blamed; nor is it for the time of a request that it answered without generating anything. An answer that
-//! is not streamed shows nothing until all of it is generated, and a question waits in the engine's own queue while its
-//! batch is full. So where more is open than half of what it was ever seen to generate at once, it gets the time for a long
-//! answer; but not where two streams have fallen silent after their first tokens, which no full batch explains.
+//! A silence is one of the whole replica: a long wait for a first token while others generate is none, and makes nobody
+//! more patient. Silence is counted while there are requests, so clients that give up and come back do not hide a frozen
+//! engine, and an idle one is not blamed; nor is it for the time of a request that it answered without generating anything.
+//! An answer that is not streamed shows nothing until all of it is generated, and a question waits in the engine's own queue
+//! while its batch is full. So where more is open than half of what it was ever seen to generate at once, it gets the time
+//! for a long answer; but not where two streams have fallen silent after their first tokens, which no full batch explains.
 
 use super::backlog::Ticket;
 
@@ -26,7 +28,7 @@ const UNKNOWN: f64 = 4.0;
 const LATEST: f64 = 32.0;
 /// How fast lateness is forgotten.
 const FORGET: f64 = 0.1;
-/// How much of the longest wait is left at the next first token.
+/// How much of the longest silence is left at the next first token.
 const REMEMBER: f64 = 0.85;
 /// How much longer than usual a whole answer may take.
 const LONG_ANSWER: f64 = 8.0;
@@ -88,7 +90,7 @@ pub struct Watch {
     /// When the last of those ended.
     idle_since: f64,
     lateness: f64,
-    /// The longest wait for a first token of late.
+    /// The longest silence of late that something ended.
     usual_ms: f64,
     /// The most requests that it was seen to generate for at once.
     together: usize,
@@ -105,7 +107,7 @@ pub struct Signs {
     pub prompts_ms: f64,
     /// What an answer that shows nothing may take besides.
     pub answer_ms: f64,
-    /// The longest wait for a first token of late.
+    /// The longest silence of late that something ended.
     pub usual_ms: f64,
     /// Whether it was seen to serve several requests at once.
     pub shares: bool,
@@ -159,13 +161,13 @@ impl Watch {
 
     /// Its first token came, `took_ms` after its turn began.
     pub fn first_token(&mut self, ticket: Ticket, now: f64, took_ms: f64) {
+        self.usual_ms *= REMEMBER;
         self.hear(now);
         let others = self.open.iter().filter(|o| o.ticket != ticket && o.is_read).count();
         let Some(open) = self.open.iter_mut().find(|o| o.ticket == ticket) else { return };
         self.together = self.together.max(others + 1);
         let late = (took_ms / open.prefill_ms.max(1.0)).clamp(1.0, LATEST);
         open.is_read = true;
-        self.usual_ms = took_ms.max(REMEMBER * self.usual_ms);
         self.lateness = if late > self.lateness { late } else { self.lateness + FORGET * (late - self.lateness) };
     }
 
@@ -195,8 +197,28 @@ impl Watch {
         }
     }
 
-    /// Something was generated at `at`.
+    /// Something was generated at `at`, and nothing between that and what is known so far.
     pub fn hear(&mut self, at: f64) {
+        self.hear_after(f64::NEG_INFINITY, at);
+    }
+
+    /// The same, where something was also generated at `last`.
+    pub fn hear_after(&mut self, last: f64, at: f64) {
+        if last > self.since {
+            self.since = last;
+            self.before_ms = 0.0;
+        }
+        if at > self.since {
+            if !self.open.is_empty() {
+                self.usual_ms = self.usual_ms.max(self.before_ms + at - self.since);
+            }
+            self.since = at;
+            self.before_ms = 0.0;
+        }
+    }
+
+    /// Something was generated at `at` at the latest: when exactly, and what before, is not known.
+    pub fn heard_by(&mut self, at: f64) {
         if at > self.since {
             self.since = at;
             self.before_ms = 0.0;

@@ -77,6 +77,11 @@ impl Failure {
         matches!(self, Failure::Connect | Failure::ConnectTimeout)
     }
 
+    /// Whether the engine may have ended, so that another one answers next.
+    pub fn may_be_a_restart(self) -> bool {
+        self.is_connect() || matches!(self, Failure::StaleConnection | Failure::Lost)
+    }
+
     /// The label value.
     pub fn label(self) -> &'static str {
         match self {

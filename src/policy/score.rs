@@ -61,12 +61,17 @@ impl AffinityParams {
 impl LoadParams {
     /// The units that a body of `body_bytes` reserves where `overlap` blocks of its `prompt_bytes` canonical bytes are
     /// held.
+    #[inline]
     pub fn units(&self, body_bytes: u64, prompt_bytes: u64, overlap: u32) -> u32 {
         let cached = (u64::from(overlap) * self.block_bytes).min(prompt_bytes);
-        let fresh = u128::from(prompt_bytes - cached) * u128::from(body_bytes);
-        let uncached = match prompt_bytes {
-            0 => body_bytes,
-            whole => u64::try_from(fresh.div_ceil(u128::from(whole))).unwrap_or(u64::MAX),
+        let fresh = prompt_bytes - cached;
+        let uncached = match (prompt_bytes, fresh.checked_mul(body_bytes)) {
+            (0, _) => body_bytes,
+            (whole, Some(product)) => product.div_ceil(whole),
+            (whole, None) => {
+                let product = u128::from(fresh) * u128::from(body_bytes);
+                u64::try_from(product.div_ceil(u128::from(whole))).unwrap_or(u64::MAX)
+            }
         };
         let units = uncached.div_ceil(self.unit_bytes.max(1));
         u32::try_from(units).unwrap_or(u32::MAX).clamp(1, self.max_units.max(1))

@@ -4,10 +4,11 @@ use super::cost::{Price, Prospect, Tokens, price};
 use super::flight::{Flight, FlightParams};
 use super::hint::HintUse;
 use super::lane::Gate;
+use super::ranking::{Order, Ranking};
+use super::room;
 use super::score::{AffinityParams, LoadParams, Peers};
 use crate::types::{PolicyKind, ReplicaId};
 use smallvec::SmallVec;
-use std::cmp::Ordering;
 
 /// One replica as a choice sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,6 +76,8 @@ pub enum Reason {
     Only,
     /// Nobody is healthy; all were candidates.
     FailOpen,
+    /// It alone keeps what the request names.
+    Pinned,
 }
 
 /// A replica's place in a ranking and what put it there.
@@ -103,7 +106,7 @@ pub struct Ranked {
 pub struct Decision {
     /// Best first, within each group; every candidate of the pool that was chosen from. Failover may bring replicas of
     /// other nodes forward.
-    pub ranked: SmallVec<[Ranked; 4]>,
+    pub ranked: Ranking,
     /// Why the first is first.
     pub reason: Reason,
     /// What single flight had to say.
@@ -118,7 +121,7 @@ pub struct Decision {
 
 impl Reason {
     /// Every reason, in the order of the metrics' label values.
-    pub const ALL: [Reason; 8] = [
+    pub const ALL: [Reason; 9] = [
         Reason::Affinity,
         Reason::Spill,
         Reason::Cold,
@@ -127,6 +130,7 @@ impl Reason {
         Reason::RoundRobin,
         Reason::Only,
         Reason::FailOpen,
+        Reason::Pinned,
     ];
 
     /// The label value.
@@ -140,6 +144,7 @@ impl Reason {
             Reason::RoundRobin => "round_robin",
             Reason::Only => "only",
             Reason::FailOpen => "fail_open",
+            Reason::Pinned => "pinned",
         }
     }
 }
@@ -147,27 +152,45 @@ impl Reason {
 /// Ranks the healthy candidates, or all of them when none is healthy; `None` when there are none at all.
 pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) -> Option<Decision> {
     let fail_open = !candidates.iter().any(|c| c.healthy);
-    let mut pool: SmallVec<[Candidate; 4]> = candidates.iter().filter(|c| c.healthy || fail_open).copied().collect();
-    pool.sort_unstable_by_key(|c| c.id);
-    let peers = Peers { lead: pool.iter().map(|c| c.overlap).max()?, least: pool.iter().map(|c| c.overlap).min()? };
-    let turn = usize::try_from(request.salt % pool.len() as u64).unwrap_or(0);
-    pool.rotate_left(turn);
-    let mut ranked: SmallVec<[Ranked; 4]> = pool.iter().map(|c| rank(request, *c, peers, params)).collect();
-    // the sort is stable: what compares equal keeps its turn in the rotation
-    ranked.sort_by(|a, b| better(a, b, params.policy));
+    let pool = || candidates.iter().filter(|c| c.healthy || fail_open);
+    let peers = pool().fold(Peers { lead: 0, least: u32::MAX }, |peers, c| Peers {
+        lead: peers.lead.max(c.overlap),
+        least: peers.least.min(c.overlap),
+    });
+    let order = Order { by_overlap: looks_at_overlap(params.policy), turn: turn(pool().map(|c| c.id), request.salt)? };
+    let lost = room::losses(pool().map(|c| (c.id, &c.prospect.room)));
+    let mut list = SmallVec::with_capacity(candidates.len());
+    list.extend(pool().zip(lost.each()).map(|(c, lost)| rank(request, c, lost, peers, params)));
+    let ranked = Ranking::new(list, order);
     let reason = match params.policy {
         _ if fail_open => Reason::FailOpen,
         _ if ranked.len() == 1 => Reason::Only,
         PolicyKind::RoundRobin => Reason::RoundRobin,
-        policy if looks_at_overlap(policy) && request.blocks > 0 => affinity_reason(&ranked, peers),
+        policy if looks_at_overlap(policy) && request.blocks > 0 => affinity_reason(ranked.first(), peers),
         _ => Reason::Load,
     };
     Some(Decision { preferred: ranked.len(), ranked, reason, flight: None, hint: None, gate: Gate::Open })
 }
 
-fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> Ranked {
+/// Whose turn it is among equals: one after the other, in the order of their slots.
+fn turn(pool: impl Iterator<Item = ReplicaId> + Clone, salt: u64) -> Option<ReplicaId> {
+    let (count, last) = pool.clone().fold((0, Some(ReplicaId(0))), |(count, last), id| {
+        // none, once one is out of order
+        (count + 1, last.filter(|last| *last <= id).map(|_| id))
+    });
+    let turn = usize::try_from(salt.checked_rem(count)?).unwrap_or(0);
+    if last.is_some() {
+        return pool.clone().nth(turn);
+    }
+    let mut ids: SmallVec<[ReplicaId; 64]> = pool.collect();
+    ids.sort_unstable();
+    ids.get(turn).copied()
+}
+
+#[inline]
+fn rank(request: RouteRequest, c: &Candidate, lost: f64, peers: Peers, params: &Params) -> Ranked {
     let mut credit = 0;
-    let price = price(request.tokens, c.overlap, c.tail, &c.prospect);
+    let price = price(request.tokens, (c.overlap, c.tail), lost, &c.prospect);
     let score = match params.policy {
         PolicyKind::Cost => -price.total(),
         PolicyKind::Affinity => {
@@ -182,18 +205,12 @@ fn rank(request: RouteRequest, c: Candidate, peers: Peers, params: &Params) -> R
     Ranked { id: c.id, overlap: c.overlap, held, credit, load: c.load, score, price, units }
 }
 
-/// Higher scores first; equal ones by the deeper overlap, where the policy looks at overlap at all.
-fn better(a: &Ranked, b: &Ranked, policy: PolicyKind) -> Ordering {
-    let deeper = || if looks_at_overlap(policy) { b.overlap.cmp(&a.overlap) } else { Ordering::Equal };
-    b.score.total_cmp(&a.score).then_with(deeper)
-}
-
 pub(super) fn looks_at_overlap(policy: PolicyKind) -> bool {
     matches!(policy, PolicyKind::Cost | PolicyKind::Affinity)
 }
 
-fn affinity_reason(ranked: &[Ranked], peers: Peers) -> Reason {
-    match ranked.first() {
+fn affinity_reason(first: Option<&Ranked>, peers: Peers) -> Reason {
+    match first {
         _ if peers.lead == 0 => Reason::Cold,
         Some(first) if first.overlap == peers.lead => Reason::Affinity,
         _ => Reason::Spill,

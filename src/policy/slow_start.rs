@@ -38,13 +38,12 @@ pub fn ease(candidates: &mut [Candidate], shares: &[f64]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cost::{Prospect, Tokens};
+    use super::super::cost::Tokens;
     use super::super::estimate::START;
-    use super::super::flight::FlightParams;
-    use super::super::score::{AffinityParams, LoadParams};
-    use super::super::select::{Params, RouteRequest, select};
+    use super::super::select::{RouteRequest, select};
+    use super::super::testing::{self, params};
     use super::*;
-    use crate::types::{Basis, PolicyKind, ReplicaId};
+    use crate::types::PolicyKind;
     use proptest::prelude::*;
 
     /// A cold prompt of the size at which it weighs four units.
@@ -59,16 +58,7 @@ mod tests {
 
     fn candidate(id: u16, prompts: u32) -> Candidate {
         let queue_ms = f64::from(prompts) * START.prefill_ms(COLD.tokens.prompt, 0.0);
-        let prospect = Prospect { queue_ms, waiting: f64::from(prompts), ..Prospect::IDLE };
-        Candidate {
-            id: ReplicaId(id),
-            healthy: true,
-            overlap: 0,
-            confirmed: 0,
-            tail: 0.0,
-            load: prompts * UNITS,
-            prospect,
-        }
+        testing::candidate(id, 0, prompts * UNITS, (queue_ms, f64::from(prompts)))
     }
 
     /// Where a cold prompt goes when replica 0 has the share `share`, by the prompts that are at each.
@@ -77,13 +67,7 @@ mod tests {
         let mut shares = vec![1.0; fleet.len()];
         shares[0] = share;
         ease(&mut fleet, &shares);
-        let params = Params {
-            policy,
-            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
-            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-            flight: FlightParams::default(),
-        };
-        select(COLD, &fleet, &params).unwrap().ranked[0].id.index()
+        select(COLD, &fleet, &params(policy)).unwrap().ranked[0].id.index()
     }
 
     #[test]

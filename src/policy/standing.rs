@@ -1,6 +1,7 @@
 //! The state of a replica from everything that is known of it: two kinds of probes, what requests met, and what the
 //! operator said. Each has its own hysteresis; the worst counts, and the reason is always named.
 
+use super::admission::Admission;
 use super::errors::Errors;
 use super::health::{FenceReason, Health, Observation, Thresholds, Transition};
 
@@ -26,6 +27,10 @@ pub struct Standing {
     pub errors: Errors,
     /// Whether an operator keeps new requests away.
     pub draining: bool,
+    /// Whether its engine is the one that it must be.
+    pub admission: Admission,
+    /// Why the guard of speculative decoding keeps new requests away.
+    pub quarantine: Option<FenceReason>,
 }
 
 impl State {
@@ -48,6 +53,11 @@ impl State {
         }
     }
 
+    /// The same in a byte: there are far fewer than 256 states.
+    pub fn place(self) -> u8 {
+        u8::try_from(self.index()).unwrap_or(u8::MAX)
+    }
+
     /// The word.
     pub fn label(self) -> &'static str {
         match self {
@@ -66,6 +76,15 @@ impl State {
         }
     }
 
+    /// Whether nothing brings new requests there, failing open included.
+    pub fn is_barred(self) -> bool {
+        match self {
+            State::Draining => true,
+            State::Fenced(reason) => reason.is_final(),
+            State::Healthy | State::Recovering => false,
+        }
+    }
+
     /// Whether new requests may come, if only a few.
     pub fn is_healthy(self) -> bool {
         matches!(self, State::Healthy | State::Recovering)
@@ -73,10 +92,16 @@ impl State {
 }
 
 impl Standing {
+    /// What is known of a replica before anything was seen of it; whether it is asked for an identity.
+    pub fn new(has_identity: bool) -> Self {
+        Standing { admission: Admission::new(has_identity), ..Standing::default() }
+    }
+
     /// The state.
     pub fn state(&self) -> State {
+        let is_final = self.admission.fence().or(self.quarantine);
         let probes = self.readiness.fence().or(self.generation.fence());
-        let fence = probes.or_else(|| self.errors.is_fenced().then_some(FenceReason::Errors));
+        let fence = is_final.or(probes).or_else(|| self.errors.is_fenced().then_some(FenceReason::Errors));
         match fence {
             _ if self.draining => State::Draining,
             Some(reason) => State::Fenced(reason),
@@ -103,6 +128,7 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
+    use super::super::admission::Seen;
     use super::*;
 
     const ONE: Thresholds = Thresholds { failures: 1, successes: 1 };
@@ -124,6 +150,25 @@ mod tests {
         assert_eq!(s.state(), State::Draining);
         s.draining = false;
         assert_eq!(s.state(), State::Healthy);
+    }
+
+    #[test]
+    fn what_nothing_bypasses_comes_first_and_is_known_by_its_place() {
+        let mut s = Standing::new(true);
+        assert_eq!(s.state(), State::Fenced(FenceReason::IdentityUnknown));
+        s.on_readiness(Observation::Failed(FenceReason::Connect), ONE);
+        assert!(s.state().is_barred());
+        s.admission.on(s.admission.ask(), Seen::Said(Ok(())), 1);
+        assert_eq!(s.state(), State::Fenced(FenceReason::Connect));
+        s.quarantine = Some(FenceReason::Speculation);
+        assert_eq!(s.state(), State::Fenced(FenceReason::Speculation));
+        s.draining = true;
+        assert_eq!(s.state(), State::Draining);
+        let barred = |label: &str| label.starts_with("identity") || label.starts_with("speculation");
+        for reason in FenceReason::ALL {
+            assert_eq!(State::Fenced(reason).is_barred(), barred(reason.label()), "{}", reason.label());
+        }
+        assert!(State::Draining.is_barred() && !State::Healthy.is_barred() && !State::Recovering.is_barred());
     }
 
     #[test]

@@ -5,10 +5,12 @@
 //!
 //! **Bounded in bytes, enforced at insert.** The least recently used block goes first. Every use touches a chain from
 //! its last block to its first, so a block is never older than what follows it: plain LRU order then *is* leaf-first
-//! order, and a trunk outlives its twigs without a tree being kept.
+//! order, and a trunk outlives its twigs without a tree being kept. (Who used a block when, which tells what an engine may
+//! have evicted, is another matter: see [`super::uses`].)
 
-use super::lru::{Mark, Marks, Stamp};
+use super::lru::Stamp;
 use super::replica_set::{ReplicaSets, SetId};
+use super::uses::{Run, Runs, Use};
 use crate::types::ReplicaId;
 use hashbrown::HashTable;
 use smallvec::{SmallVec, smallvec};
@@ -38,7 +40,7 @@ pub struct PrefixIndex {
 struct Node {
     print: u64,
     set: SetId,
-    used: Stamp,
+    used: Use,
     newer: u32,
     older: u32,
 }
@@ -60,10 +62,10 @@ impl PrefixIndex {
 
     /// How many leading blocks of `chain` each replica holds; `overlaps` is indexed by replica slot and overwritten.
     /// Returns when those blocks were last used.
-    pub fn walk(&self, chain: &[u64], overlaps: &mut [u32]) -> Marks {
+    pub fn walk(&self, chain: &[u64], overlaps: &mut [u32]) -> Runs {
         overlaps.fill(0);
         let mut holders: SmallVec<[u64; 16]> = smallvec![u64::MAX; overlaps.len().div_ceil(64)];
-        let mut runs = Runs::default();
+        let mut runs = Gatherer::default();
         let mut depth = 0;
         for print in chain {
             let Some(slot) = self.find(*print) else { break };
@@ -78,42 +80,44 @@ impl PrefixIndex {
             runs.push(depth, set, used, &self.sets);
         }
         drop_out(&mut holders, &[], depth, overlaps);
-        runs.marks
+        runs.runs
     }
 
     /// Notes that `replica` holds every block of `chain` and that the chain was used now, at `stamp`. Returns how many
     /// leading blocks it held before, and when those were last used. Of a chain larger than the index, only the
     /// beginning is noted.
-    pub fn hold(&mut self, chain: &[u64], replica: ReplicaId, stamp: Stamp) -> (usize, Marks) {
+    pub fn hold(&mut self, chain: &[u64], replica: ReplicaId, stamp: Stamp) -> (usize, Runs) {
         let chain = &chain[..chain.len().min(self.max_blocks)];
         let mut slots: SmallVec<[u32; 512]> = chain.iter().map_while(|print| self.find(*print)).collect();
         let known = slots.len();
-        let marks = self.marks(&slots);
+        let runs = self.runs(&slots);
+        let now = (replica, stamp);
         // where room is to be made: first what is there, so that it is not taken; then what is new; then again what is
         // there, so that no block is older than what follows it
         if self.blocks() + chain.len() - known > self.max_blocks {
-            self.touch_backwards(&slots, stamp);
+            self.touch_backwards(&slots, None);
         }
         slots.resize(chain.len(), NONE);
         for (slot, print) in slots[known..].iter_mut().zip(&chain[known..]).rev() {
-            *slot = self.find_or_insert(*print, stamp);
+            *slot = self.find_or_insert(*print, now);
         }
-        self.touch_backwards(&slots[..known], stamp);
-        (self.add_holder(&slots, replica), marks)
+        self.touch_backwards(&slots[..known], Some(now));
+        (self.add_holder(&slots, replica), runs)
     }
 
-    fn marks(&self, slots: &[u32]) -> Marks {
-        let mut runs = Runs::default();
+    fn runs(&self, slots: &[u32]) -> Runs {
+        let mut runs = Gatherer::default();
         for (end, slot) in (1..).zip(slots) {
             let Node { set, used, .. } = self.nodes[*slot as usize];
             runs.push(end, set, used, &self.sets);
         }
-        runs.marks
+        runs.runs
     }
 
-    fn touch_backwards(&mut self, slots: &[u32], stamp: Stamp) {
+    /// Makes these blocks the newest, the first one most; with a use that counts, or without.
+    fn touch_backwards(&mut self, slots: &[u32], now: Option<(ReplicaId, Stamp)>) {
         for slot in slots.iter().rev() {
-            self.touch(*slot, stamp);
+            self.touch(*slot, now);
         }
     }
 
@@ -189,17 +193,17 @@ impl PrefixIndex {
         self.slots.find(print, |slot| self.nodes[*slot as usize].print == print).copied()
     }
 
-    fn find_or_insert(&mut self, print: u64, stamp: Stamp) -> u32 {
+    fn find_or_insert(&mut self, print: u64, now: (ReplicaId, Stamp)) -> u32 {
         match self.find(print) {
             Some(slot) => {
-                self.touch(slot, stamp);
+                self.touch(slot, Some(now));
                 slot
             }
-            None => self.insert(print, stamp),
+            None => self.insert(print, Use::first(now)),
         }
     }
 
-    fn insert(&mut self, print: u64, used: Stamp) -> u32 {
+    fn insert(&mut self, print: u64, used: Use) -> u32 {
         while self.blocks() >= self.max_blocks {
             self.delete(self.oldest);
         }
@@ -228,8 +232,10 @@ impl PrefixIndex {
         self.free.push(slot);
     }
 
-    fn touch(&mut self, slot: u32, stamp: Stamp) {
-        self.nodes[slot as usize].used = stamp;
+    fn touch(&mut self, slot: u32, now: Option<(ReplicaId, Stamp)>) {
+        if let Some(now) = now {
+            self.nodes[slot as usize].used.again(now);
+        }
         if self.newest != slot {
             self.unlink(slot);
             self.link_newest(slot);
@@ -261,22 +267,20 @@ impl PrefixIndex {
 
 /// Gathers blocks of a chain into runs.
 #[derive(Default)]
-struct Runs {
-    marks: Marks,
+struct Gatherer {
+    runs: Runs,
     set: Option<SetId>,
-    own: bool,
+    members: u32,
 }
 
-impl Runs {
-    fn push(&mut self, end: u32, set: SetId, used: Stamp, sets: &ReplicaSets) {
+impl Gatherer {
+    #[inline]
+    fn push(&mut self, end: u32, set: SetId, used: Use, sets: &ReplicaSets) {
         if self.set != Some(set) {
             self.set = Some(set);
-            self.own = sets.bits(set).iter().map(|w| w.count_ones()).sum::<u32>() == 1;
+            self.members = sets.bits(set).iter().map(|w| w.count_ones()).sum();
         }
-        match self.marks.last_mut() {
-            Some(last) if last.used == used && last.own == self.own => last.end = end,
-            _ => self.marks.push(Mark { end, used, own: self.own }),
-        }
+        self.runs.push(Run { end, used, members: self.members });
     }
 }
 

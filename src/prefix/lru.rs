@@ -25,7 +25,7 @@ pub struct Mark<Age> {
     pub end: u32,
     /// Its last use.
     pub used: Age,
-    /// Whether one replica alone holds it, so that nobody else's use is taken for its own.
+    /// Whether the use is known to be its replica's own.
     pub own: bool,
 }
 
@@ -35,8 +35,10 @@ pub type Marks<Age = Stamp> = SmallVec<[Mark<Age>; 4]>;
 /// What one replica was seen to touch and to keep.
 #[derive(Clone, Debug)]
 pub struct LruModel {
-    /// Tokens that were last used at a claim, by claim, oldest first.
+    /// Tokens that were last used at a claim, or the end of a request, by its number, oldest first.
     log: VecDeque<(Stamp, f64)>,
+    /// Tokens of requests that have not ended, by the number of their claim: engines evict nothing of these.
+    open: Vec<(Stamp, f64)>,
     /// What the cache is believed to hold, in tokens.
     keeps: f64,
     capacity: f64,
@@ -44,16 +46,15 @@ pub struct LruModel {
     outlived: f64,
     /// Nothing that was last used at this claim or before is there.
     floor: Option<Stamp>,
-    /// Recently read tokens, and how many of them had been there before.
-    read: f64,
-    returned: f64,
 }
 
 /// Entries of the log; when it is full, those of its older half are joined two by two.
 const LOG: usize = 2048;
 /// One observation changes what is believed by this factor at most: it may be of its own kind.
 const STEP: f64 = 1.5;
-/// How much of the recent past one more answer makes the share of returning tokens forget.
+/// How much of a difference one observation makes believed.
+const GAIN: f64 = 0.3;
+/// How much of what was lately outlived one more answer leaves.
 const KEPT: f64 = 0.97;
 
 impl Default for LruModel {
@@ -66,15 +67,7 @@ impl LruModel {
     /// Of a replica whose cache holds `capacity` tokens, if that is known.
     pub fn new(capacity: Option<f64>) -> Self {
         let capacity = capacity.unwrap_or(f64::INFINITY);
-        LruModel {
-            log: VecDeque::new(),
-            keeps: capacity,
-            capacity,
-            outlived: 0.0,
-            floor: None,
-            read: 0.0,
-            returned: 0.0,
-        }
+        LruModel { log: VecDeque::new(), open: Vec::new(), keeps: capacity, capacity, outlived: 0.0, floor: None }
     }
 
     /// Sets the capacity in tokens.
@@ -93,6 +86,7 @@ impl LruModel {
     /// The cache is empty. What was learned of its size stays.
     pub fn empty(&mut self) {
         self.log.clear();
+        self.open.clear();
         self.floor = None;
     }
 
@@ -104,12 +98,37 @@ impl LruModel {
             self.take(run.used, f64::from(end.saturating_sub(start)) * block);
             start = start.max(end);
         }
+        self.log(now, tokens);
+    }
+
+    fn log(&mut self, now: Stamp, tokens: f64) {
         if self.log.len() >= LOG {
             self.join_older();
         }
         // numbers wrap: a floor that is very old would come to lie above everything
         self.floor = self.floor.filter(|f| now.wrapping_sub(*f) < Stamp::MAX / 4);
         self.log.push_back((now, tokens));
+    }
+
+    /// Claim `now` begins to use so many tokens.
+    pub fn begin(&mut self, now: Stamp, tokens: f64) {
+        self.open.push((now, tokens));
+    }
+
+    /// What claim `begun` used is used no longer; with what was generated for it. Whether it was.
+    pub fn end(&mut self, begun: Stamp, now: Stamp, generated: f64) -> bool {
+        let Some(at) = self.open.iter().position(|(claim, _)| *claim == begun) else { return false };
+        let (_, tokens) = self.open.swap_remove(at);
+        self.log(now, tokens + generated);
+        true
+    }
+
+    /// What claim `begun` was to use was never used.
+    pub fn withdraw(&mut self, begun: Stamp, tokens: f64) {
+        match self.open.iter().position(|(claim, _)| *claim == begun) {
+            Some(at) => drop(self.open.swap_remove(at)),
+            None => self.take(begun, tokens),
+        }
     }
 
     /// So many tokens that were last used at claim `used`, or the last one before it here, are used again.
@@ -137,9 +156,14 @@ impl LruModel {
         }
     }
 
+    /// Whether anything that was read may be gone.
+    pub fn evicts(&self) -> bool {
+        self.keeps.is_finite() || self.floor.is_some()
+    }
+
     /// How many of the first `most` blocks of a chain are there, `block` tokens each.
     pub fn held(&self, runs: &Marks, most: u32, block: f64) -> u32 {
-        if self.keeps.is_infinite() && self.floor.is_none() {
+        if !self.evicts() {
             return most;
         }
         let mut held = 0;
@@ -160,7 +184,7 @@ impl LruModel {
 
     /// Tokens touched since claim `used` and at it, counted up to `enough`.
     pub fn distance(&self, used: Stamp, enough: f64) -> f64 {
-        let mut sum = 0.0;
+        let mut sum = self.open.iter().map(|(_, tokens)| tokens).sum();
         for (at, tokens) in self.log.iter().rev() {
             sum += tokens;
             if sum >= enough || not_later(*at, used) {
@@ -168,18 +192,6 @@ impl LruModel {
             }
         }
         sum
-    }
-
-    /// The share of recently read tokens that had been here before and were evicted: what one more token is likely to
-    /// drive out and have read again.
-    pub fn returning(&self) -> f64 {
-        if self.read > 0.0 { (self.returned / self.read).min(1.0) } else { 0.0 }
-    }
-
-    /// Of a prompt so many tokens were read, of which `returned` had been here before.
-    pub fn has_read(&mut self, tokens: f64, returned: f64) {
-        self.read = self.read * KEPT + tokens;
-        self.returned = self.returned * KEPT + returned.min(tokens);
     }
 
     /// Whether a block may well have been evicted at this distance, going by what else was there.
@@ -196,7 +208,8 @@ impl LruModel {
         // a block that is gone much sooner than others stayed was not evicted: the cache was emptied
         if distance < self.keeps && self.explains(distance) {
             let touched: f64 = self.log.iter().map(|(_, tokens)| tokens).sum();
-            self.keeps = distance.max(self.keeps.min(touched) / STEP);
+            let believed = distance.max(self.keeps.min(touched) / STEP);
+            self.keeps = if self.keeps.is_finite() { self.keeps + GAIN * (believed - self.keeps) } else { believed };
         }
     }
 
@@ -207,7 +220,7 @@ impl LruModel {
         }
         self.outlived = distance.max(self.outlived * KEPT);
         if distance > self.keeps {
-            self.keeps = distance.min(self.keeps * STEP).min(self.capacity);
+            self.keeps = (self.keeps + GAIN * (distance.min(self.keeps * STEP) - self.keeps)).min(self.capacity);
         }
     }
 }
@@ -278,19 +291,5 @@ mod tests {
         assert_eq!((model.keeps, model.floor), (5000.0, Some(4)));
         model.was_evicted(50, 300.0);
         assert_eq!((model.keeps, model.floor), (5000.0, Some(49)));
-    }
-
-    #[test]
-    fn what_returns_is_seen_and_forgotten() {
-        let mut model = LruModel::new(None);
-        assert_eq!(model.returning(), 0.0);
-        for _ in 0..100 {
-            model.has_read(1000.0, 900.0);
-        }
-        assert!((model.returning() - 0.9).abs() < 1e-9);
-        for _ in 0..300 {
-            model.has_read(1000.0, 0.0);
-        }
-        assert!(model.returning() < 0.01);
     }
 }

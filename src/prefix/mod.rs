@@ -3,9 +3,11 @@
 //!
 //! **Architecture invariant:** no clock, no lock, no IO. The one lock around these values lives in `fleet`.
 
+pub mod crowd;
 pub mod fingerprint;
 pub mod index;
 pub mod lru;
 pub mod replica_set;
 pub mod residency;
 pub mod turns;
+pub mod uses;

@@ -9,10 +9,12 @@
 //! evicted blocks get no credit; and one that denies, again and again, all of what it was believed to hold has lost its
 //! cache: restarted behind the same address, or flushed.
 
+use super::crowd::{Crowd, Residents, Session};
 use super::fingerprint::{Ends, Place};
 use super::index::PrefixIndex;
-use super::lru::{LruModel, Mark, Stamp};
+use super::lru::{LruModel, Mark, Marks, Stamp};
 use super::turns::{Turn, Turns};
+use crate::policy::room::Room;
 use crate::types::ReplicaId;
 use std::sync::Arc;
 
@@ -72,6 +74,7 @@ pub struct Served {
 pub struct Residency {
     index: PrefixIndex,
     turns: Turns,
+    crowd: Crowd,
     replicas: Vec<AtReplica>,
     next: u64,
 }
@@ -106,6 +109,9 @@ struct Pending {
     key: Option<u64>,
     /// Tokens of the prompt.
     tokens: f64,
+    /// Where its turns end, and its session before it.
+    ends: Ends,
+    session: Option<Session>,
 }
 
 impl Pending {
@@ -123,15 +129,21 @@ impl Pending {
 impl Residency {
     /// Nothing is held; the index uses at most `budget` bytes.
     pub fn new(budget: usize) -> Self {
-        Residency { index: PrefixIndex::new(budget), turns: Turns::default(), replicas: Vec::new(), next: 0 }
+        Residency {
+            index: PrefixIndex::new(budget),
+            turns: Turns::default(),
+            crowd: Crowd::default(),
+            replicas: Vec::new(),
+            next: 0,
+        }
     }
 
     /// How many leading blocks of `chain`, `block` tokens each, each replica holds or is about to hold.
-    pub fn walk(&self, chain: &[u64], block: f64, overlaps: &mut [u32]) {
-        let marks = self.index.walk(chain, overlaps);
-        for (overlap, at) in overlaps.iter_mut().zip(&self.replicas) {
-            if *overlap > 0 {
-                *overlap = at.lru.held(&marks, *overlap, block);
+    pub fn walk(&self, chain: &[u64], block: f64, session: Option<Session>, overlaps: &mut [u32]) {
+        let runs = self.index.walk(chain, overlaps);
+        for (id, (overlap, at)) in (0..).map(ReplicaId).zip(overlaps.iter_mut().zip(&self.replicas)) {
+            if *overlap > 0 && at.lru.evicts() {
+                *overlap = at.lru.held(&used_by(session, id, block, runs.at(id)), *overlap, block);
             }
         }
     }
@@ -144,6 +156,34 @@ impl Residency {
     /// A prompt that ended at `end` was answered.
     pub fn answered(&mut self, end: Place, turn: Turn) {
         self.turns.set(end.print, turn);
+    }
+
+    /// The request of a claim, whose prompt ended at `own`, is over; so many tokens were generated for it.
+    pub fn ended(&mut self, claim: Claim, own: Option<Place>, generated: f64) {
+        self.next += 1;
+        let number = self.next;
+        if let Some(end) = own {
+            self.crowd.end(end.print, claim.number, number);
+        }
+        let lru = &mut self.at(claim.replica).lru;
+        if !lru.end(stamp(claim.number), stamp(number), generated) {
+            lru.touch_more(generated);
+        }
+    }
+
+    /// The session whose last prompt ended there.
+    pub fn session(&self, previous: Option<Place>) -> Option<Session> {
+        self.crowd.session(previous)
+    }
+
+    /// The cache of `replica` as a session sees it that needs `own` tokens there.
+    pub fn room(&self, replica: ReplicaId, session: Option<Session>, own: f64) -> Room {
+        let mut others = self.crowd.residents(replica);
+        if let Some(here) = session.filter(|s| s.replica == replica && s.is_expected()) {
+            others = Residents { sessions: others.sessions - 1, tokens: others.tokens - here.needs() };
+        }
+        let (keeps, sessions) = (self.keeps(replica).unwrap_or(f64::INFINITY), f64::from(others.sessions));
+        Room { keeps, others: others.tokens, own, sessions }
     }
 
     /// Takes off `overlaps`, as [`Self::walk`] gave them, what is still being read.
@@ -165,24 +205,33 @@ impl Residency {
     pub fn claim(&mut self, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> (Claim, Belief) {
         self.next += 1;
         let (number, now) = (self.next, stamp(self.next));
-        let (added_from, marks) = self.index.hold(chain, replica, now);
-        let tail = self
-            .turn(size.ends.previous)
-            .filter(|turn| turn.replica == replica)
-            .map(|t| t.after(added_from, size.block));
+        let (added_from, runs) = self.index.hold(chain, replica, now);
+        #[expect(clippy::cast_precision_loss, reason = "blocks of a prompt fit a float")]
+        let there = added_from as f64 * size.block;
+        let came = self.crowd.come(number, size.ends, replica, (size.prompt, there));
+        let session = came.and_then(|(before, _)| before);
+        let marks = used_by(session, replica, size.block, runs.at(replica));
         let at = self.at(replica);
         let known = at.pending.iter().filter(|o| o.reads(chain)).map(|o| o.added_from).fold(added_from, usize::min);
         let (key, tokens) = (chain.get(added_from).copied(), size.prompt);
-        at.pending.push(Pending { number, chain: chain.clone(), added_from, key, tokens });
+        let ends = size.ends;
+        at.pending.push(Pending { number, chain: chain.clone(), added_from, key, tokens, ends, session });
         let known = u32::try_from(known).unwrap_or(u32::MAX);
         let held = at.lru.held(&marks, known, size.block);
         let used = |m: &Mark<Stamp>| Mark { end: m.end, used: (m.used, at.lru.distance(m.used, f64::MAX)), own: m.own };
         let runs = marks.iter().map(used).collect();
-        let there = u32::try_from(added_from).unwrap_or(u32::MAX);
-        if let (Some(tail), Some(last)) = (tail, marks.iter().rev().find(|m| m.end <= there)) {
-            at.lru.take(last.used, tail);
+        match came {
+            Some((_, now)) => {
+                if let Some((before, used)) = session.and_then(|s| Some((s, s.last_use(replica)?))) {
+                    at.lru.take(stamp(used), before.tokens);
+                }
+                at.lru.begin(stamp(number), now.tokens);
+            }
+            None => {
+                let there = u32::try_from(added_from).unwrap_or(u32::MAX);
+                at.lru.touch(now, &marks, there, size.block, size.prompt);
+            }
         }
-        at.lru.touch(now, &marks, there, size.block, size.prompt);
         (Claim { replica, number }, Belief { known, held, runs, block: size.block, prompt: size.prompt })
     }
 
@@ -198,8 +247,9 @@ impl Residency {
     pub fn withdraw(&mut self, claim: Claim) {
         let Some(failed) = self.take(claim) else { return };
         let mut from = failed.added_from;
+        self.crowd.undo(failed.number, failed.ends, failed.session);
         let at = self.at(claim.replica);
-        at.lru.take(stamp(failed.number), failed.tokens);
+        at.lru.withdraw(stamp(failed.number), failed.tokens);
         for other in at.pending.iter_mut().filter(|o| failed.reads(&o.chain)) {
             // the other one takes over what both would have added
             from = from.max(shared(&failed.chain, &other.chain));
@@ -213,6 +263,7 @@ impl Residency {
     /// The replica has lost its cache, and with it what is pending there.
     pub fn forget(&mut self, replica: ReplicaId) {
         self.index.forget(replica);
+        self.crowd.forget(replica);
         let at = self.at(replica);
         let mut lru = std::mem::take(&mut at.lru);
         lru.empty();
@@ -226,14 +277,12 @@ impl Residency {
         // now that its tokens are known, those of its blocks are
         let block = belief.block * served.prompt / belief.prompt.max(1.0);
         let at = self.at(replica);
-        at.lru.touch_more(served.output);
         at.caches |= served.cached > 0.0;
         // an engine that always says 0 does not tell
         if block <= 0.0 || !at.caches {
             return false;
         }
         let (cached, known) = (served.cached / block, f64::from(belief.known));
-        at.lru.has_read((served.prompt - served.cached).max(0.0), (known - cached).max(0.0) * block);
         let held = f64::from(belief.held);
         let slack = SLACK.0 + SLACK.1 * held;
         if cached >= held - slack {
@@ -257,12 +306,6 @@ impl Residency {
         cached <= 0.0 && !std::mem::replace(&mut at.told, true)
     }
 
-    /// What one more allocated token is likely to drive out at `replica` and have read again; see
-    /// [`LruModel::returning`].
-    pub fn returning(&self, replica: ReplicaId) -> f64 {
-        self.replicas.get(replica.index()).map_or(0.0, |at| at.lru.returning())
-    }
-
     /// What the cache of `replica` is believed to hold; see [`LruModel::keeps`].
     pub fn keeps(&self, replica: ReplicaId) -> Option<f64> {
         self.replicas.get(replica.index()).and_then(|at| at.lru.keeps())
@@ -275,7 +318,7 @@ impl Residency {
 
     /// Heap bytes of the index.
     pub fn bytes(&self) -> usize {
-        self.index.bytes() + self.turns.bytes()
+        self.index.bytes() + self.turns.bytes() + self.crowd.bytes()
     }
 
     /// Blocks in the index.
@@ -318,6 +361,17 @@ impl Belief {
         let before = (f64::from(run.end) - depth.max(start)) * block;
         (depth > 0.0).then(|| (used, (distance - before).max(0.0)))
     }
+}
+
+/// The runs of a chain at a replica where its session was: beyond what it shares with others, they were last used when
+/// it was there last, whoever used them elsewhere since.
+fn used_by(session: Option<Session>, replica: ReplicaId, block: f64, mut marks: Marks) -> Marks {
+    if let Some((session, used)) = session.and_then(|s| Some((s, stamp(s.last_use(replica)?)))) {
+        for mark in marks.iter_mut().filter(|m| f64::from(m.end) * block > session.trunk + 1.0) {
+            (mark.used, mark.own) = (used, true);
+        }
+    }
+    marks
 }
 
 /// Claims are numbered without end; what is kept per block wraps.

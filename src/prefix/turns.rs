@@ -59,7 +59,7 @@ impl Turns {
 
 /// Takes a fingerprint for its hash: it is one.
 #[derive(Debug, Default)]
-struct AsItIs(u64);
+pub(super) struct AsItIs(u64);
 
 impl Hasher for AsItIs {
     fn finish(&self) -> u64 {

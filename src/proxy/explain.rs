@@ -60,7 +60,7 @@ impl Proxy {
     pub(super) fn end_decision(&self, ctx: &Context, outcome: &Outcome, word: &'static str) {
         let accounts = self.account(ctx, outcome);
         let Some(ticket) = ctx.choice.ticket else { return };
-        let tried = ctx.route.as_ref().and_then(|r| r.decision.ranked.get(r.position));
+        let tried = ctx.route.as_ref().and_then(|r| r.decision.ranked.at(r.position));
         let ended = Ended {
             replica: tried.map(|r| r.id),
             attempts: ctx.attempts(),
@@ -77,8 +77,9 @@ impl Proxy {
     fn account(&self, ctx: &Context, outcome: &Outcome) -> Option<Accounts> {
         let (prompt, cached) = outcome.usage.prompt.zip(outcome.usage.cached)?;
         let route = ctx.route.as_ref();
-        let here = route.and_then(|r| r.decision.ranked.get(r.position)).map(|c| c.id);
-        let others = route.iter().flat_map(|r| &r.decision.ranked).filter(|c| Some(c.id) != here).map(|c| c.held);
+        let here = route.and_then(|r| r.decision.ranked.at(r.position)).map(|c| c.id);
+        let others =
+            route.iter().flat_map(|r| r.decision.ranked.unordered()).filter(|c| Some(c.id) != here).map(|c| c.held);
         let elsewhere = others.clone().fold(0.0, f64::max);
         let fleet = self.router.fleet();
         let (held, known) = ctx.choice.belief;
@@ -96,7 +97,7 @@ impl Proxy {
 pub(super) fn header(session: &Session, ctx: &Context) -> Option<String> {
     let asked = session.req_header().headers.get(&ASK).is_some_and(|value| value == "1");
     let route = ctx.route.as_ref().filter(|_| asked)?;
-    let (decision, at) = (&route.decision, route.decision.ranked.get(route.position)?);
+    let (decision, at) = (&route.decision, route.decision.ranked.at(route.position)?);
     let blocks = ctx.prompt.chain.as_ref().map_or(0, |chain| chain.len());
     let price = &at.price;
     let mut out = format!(

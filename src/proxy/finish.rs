@@ -38,7 +38,7 @@ impl Proxy {
 
     fn write_access_line(&self, ctx: &Context, outcome: &Outcome, end: &str) {
         let decision = ctx.route.as_ref().map(|r| &r.decision);
-        let tried = ctx.route.as_ref().and_then(|r| r.decision.ranked.get(r.position));
+        let tried = ctx.route.as_ref().and_then(|r| r.decision.ranked.at(r.position));
         let replica = tried.and_then(|r| self.router.fleet().replica(r.id));
         let access = Access {
             id: &ctx.id,

@@ -149,12 +149,14 @@ impl Proxy {
     /// Walks the ranking that was made for the first attempt.
     async fn next_choice(&self, session: &mut Session, ctx: &mut Context) -> Result<Choice> {
         let failed = ctx.route.as_mut().and_then(|route| {
-            let failed = route.decision.ranked.get(route.position)?.id;
+            let failed = route.decision.ranked.at(route.position)?.id;
+            // a connection that was dead may have been that of another engine
+            let is_barred = self.router.fleet().replica(failed).is_some_and(|r| r.is_barred());
             match route.verdict {
-                Verdict::Again => route.renewed = true,
-                Verdict::Next | Verdict::GiveUp => {
+                Verdict::Again if !is_barred => route.renewed = true,
+                _ => {
                     route.position += 1;
-                    self.pass_drained(&mut route.decision, route.position);
+                    self.pass_barred(&mut route.decision, route.position);
                     self.prefer_other_nodes(&mut route.decision, route.position);
                     route.attempts += 1;
                 }
@@ -163,7 +165,7 @@ impl Proxy {
         });
         let permit = self.room_again(session, ctx).await?;
         let chain = ctx.chain();
-        let next = ctx.route.as_ref().and_then(|route| route.decision.ranked.get(route.position));
+        let next = ctx.route.as_ref().and_then(|route| route.decision.ranked.at(route.position));
         let next = next.and_then(|next| self.router.take(*next, ctx.prompt.to_place(&chain)));
         let Some((reservation, claim)) = next else {
             return refuse(ctx, ErrorKind::NoReplica);
@@ -177,13 +179,13 @@ impl Proxy {
         Ok((reservation, claim, counted))
     }
 
-    /// Takes out of the ranking, from `position` on, whom an operator has drained since it was made.
-    fn pass_drained(&self, decision: &mut Decision, position: usize) {
-        let is_drained = |id| self.router.fleet().replica(id).is_some_and(|r| r.is_draining());
+    /// Takes out of the ranking, from `position` on, whom nothing may bypass: drained since it was made, or not what it must be.
+    fn pass_barred(&self, decision: &mut Decision, position: usize) {
+        let is_barred = |id| self.router.fleet().replica(id).is_some_and(|r| r.is_barred());
         let mut place = 0;
         decision.ranked.retain(|ranked| {
             place += 1;
-            place <= position || !is_drained(ranked.id)
+            place <= position || !is_barred(ranked.id)
         });
     }
 

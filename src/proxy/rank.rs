@@ -1,6 +1,16 @@
 //! The data-parallel rank in a request: an engine with several ranks balances between them itself, by load, unless the
-//! request names one. SGLang reads the member `routed_dp_rank` of the body, vLLM the header `X-data-parallel-rank`;
-//! each ignores the other's, so both are sent.
+//! request names one. It is named in the body and in the head; engines take (as their published packages have it):
+//!
+//! | engine | member `routed_dp_rank` | header `X-data-parallel-rank` |
+//! |---|---|---|
+//! | SGLang from 0.5.10 | chat, completions, `/generate` | chat, completions (Responses too, lately); goes before the member |
+//! | SGLang 0.5.7 to 0.5.9 | no: the member is called `data_parallel_rank` | no |
+//! | SGLang before | no: `/generate` alone takes `data_parallel_rank` | no |
+//! | vLLM from 0.11.1 | no | chat, completions, later Responses; what is no number is ignored |
+//! | vLLM before | no | no |
+//!
+//! A newer SGLang takes `data_parallel_rank` too, but only where nobody says `routed_dp_rank`, so a caller's does nothing.
+//! Engines that take neither balance as they like: their ranks are not to be configured as replicas.
 //!
 //! The rank is ramjet's to say. A caller's member of that name is taken out, and ours is the last: for a reader that takes
 //! the first of two as for one that takes the last. A caller's header goes wherever ranks are configured. What is

@@ -87,6 +87,7 @@ impl Proxy {
     fn after(&self, failure: Failure, unsent: bool, session: &Session, ctx: &mut Context) -> bool {
         let verdict = self.verdict(failure, unsent, session, ctx);
         self.metrics.attempt_failed(ctx.endpoint, failure);
+        self.doubt(failure, ctx);
         // a bad gateway was reported when its head came, a dead idle connection says nothing of the engine
         if !matches!(failure, Failure::BadGateway | Failure::StaleConnection) {
             self.ended(Some(failure), ctx);
@@ -103,7 +104,7 @@ impl Proxy {
         let Some(route) = &ctx.route else { return Verdict::GiveUp };
         // what one replica keeps, another one does not know: its word for that would hide the failure. But where nobody
         // listens any more, not to know is the truth
-        let failed = route.decision.ranked.get(route.position).map(|r| r.id);
+        let failed = route.decision.ranked.at(route.position).map(|r| r.id);
         let may_move = ctx.prompt.pinned.is_none_or(|keeper| Some(keeper) != failed) || failure.is_connect();
         let progress = Progress {
             attempts: route.attempts,

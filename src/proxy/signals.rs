@@ -34,6 +34,13 @@ impl Proxy {
         self.router.fleet().ended(id, Ended::Answered, attempt.reservation.began());
     }
 
+    /// The current attempt has failed: who it was that answered before may no longer be there.
+    pub(super) fn doubt(&self, failure: Failure, ctx: &Context) {
+        if let Some(attempt) = ctx.attempt.as_ref().filter(|_| failure.may_be_a_restart()) {
+            attempt.reservation.replica().doubt_identity(self.router.fleet().clock().now());
+        }
+    }
+
     /// The current attempt has ended, with `failure` or well.
     pub(super) fn ended(&self, failure: Option<Failure>, ctx: &Context) {
         let Some(attempt) = &ctx.attempt else { return };

@@ -9,10 +9,12 @@ use crate::api::model::Aliases;
 use crate::api::sha256::{Digest, sha256};
 use crate::cli::Cli;
 use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
+use crate::engine::admission::AdmissionWatch;
 use crate::engine::discovery::Configured;
 use crate::engine::generation::GenerationProbe;
 use crate::engine::probe::ReadinessProbe;
 use crate::engine::search::ModelSearch;
+use crate::engine::speculation::SpeculationGuard;
 use crate::engine::watchdog::Watchdog;
 use crate::fleet::gate;
 use crate::fleet::replica::{ReplicaSpec, Role};
@@ -79,6 +81,8 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let seen = (metrics.clone(), Arc::new(Decisions::default()));
     let fleet = Fleet::new(replicas(config)?, params(config), config.routing.index_memory);
     let fleet = Arc::new(fleet.under(rules(config)));
+    let admission = AdmissionWatch::new(fleet.clone(), health::admission(config));
+    let guard = SpeculationGuard::new(fleet.clone(), health::speculation(config));
     let balancer = balancer(config, &fleet);
     discover_once(&balancer)?;
 
@@ -92,7 +96,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let api = api_service(&server, config, &proxy, open_http2.clone());
     let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
-    let admin = Admin::new(fleet.clone(), seen, draining.clone(), access);
+    let admin = Admin::new(fleet.clone(), seen, draining.clone(), access).guarded(guard.clone());
     let mut admin = Service::new("admin".to_owned(), admin);
     admin.add_tcp(&config.listen.admin.to_string());
     admin.threads = Some(1);
@@ -110,6 +114,8 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     server
         .add_service(background_service("generation", GenerationProbe::new(fleet.clone(), health::generation(config))));
     server.add_service(background_service("watchdog", Watchdog::new(fleet, health::watchdog(config))));
+    server.add_service(background_service("speculation", guard));
+    server.add_service(background_service("admission", admission));
     let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
     let signals = lifecycle::Signals { grace: config.server.grace, draining: draining.clone() };
     server.add_service(background_service("drain", lifecycle::Drain { metrics, draining, open_http2, phases }));
@@ -154,7 +160,13 @@ fn replica(r: &config::Replica) -> Result<ReplicaSpec, StartError> {
         authority: HeaderValue::try_from(authority).map_err(unfit)?,
         models: r.models.clone(),
         authorization: r.api_key.as_ref().map(bearer).transpose().map_err(unfit)?,
-        role: Role { rank: r.rank, in_lane: r.lane.is_some(), node: r.node.clone(), kv_capacity: r.kv_capacity_tokens },
+        role: Role {
+            rank: r.rank,
+            in_lane: r.lane.is_some(),
+            node: r.node.clone(),
+            kv_capacity: r.kv_capacity_tokens,
+            identity: health::identity(&r.identity),
+        },
     })
 }
 

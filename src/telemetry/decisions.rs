@@ -114,7 +114,7 @@ impl Record {
             at,
             placed,
             rule,
-            best: made.ranked.iter().take(BEST).copied().collect(),
+            best: made.ranked.best(BEST),
             others: made.ranked.len().saturating_sub(BEST),
             reason: made.reason,
             flight: made.flight,
@@ -187,6 +187,7 @@ impl Decisions {
 mod tests {
     use super::*;
     use crate::policy::cost::Price;
+    use crate::policy::ranking::Ranking;
 
     fn made(candidates: u16) -> Decision {
         let ranked = |n| Ranked {
@@ -199,7 +200,7 @@ mod tests {
             price: Price { queue: 5.0, prefill: 7.0, ..Price::default() },
             units: 1,
         };
-        let ranked: SmallVec<[Ranked; 4]> = (0..candidates).map(ranked).collect();
+        let ranked: Ranking = (0..candidates).map(ranked).collect();
         let preferred = ranked.len();
         Decision { ranked, reason: Reason::Cold, flight: None, hint: None, gate: Gate::Open, preferred }
     }

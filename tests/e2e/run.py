@@ -20,6 +20,7 @@ import threading
 import time
 
 import fleet
+import frozen
 import install
 import procs
 
@@ -297,6 +298,8 @@ def main():
     try:
         with fleet.start(ramjet, llama_server, model, logs) as (router, engines):
             scenarios(report, router, engines)
+        with fleet.start(ramjet, llama_server, model, logs) as (router, engines):
+            frozen.check(report, router, engines)
     except Exception as error:
         report.check("ran to the end", False, f"{type(error).__name__}: {error}")
     finally:

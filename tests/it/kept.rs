@@ -45,6 +45,7 @@ async fn what_names_a_file_or_a_batch_goes_where_that_is() {
     assert!(homes.len() > 1, "uploads take turns");
     let pinned: f64 = ramjet.metric("ramjet_route_pinned_total").await;
     assert_eq!(pinned, 6.0 * 9.0);
+    assert_eq!(ramjet.metric(r#"ramjet_route_decisions_total{outcome="pinned"}"#).await, pinned);
     ask(api, "GET", "/v1/files/inner-0", "").await;
     ask(api, "GET", "/v1/files/other", "").await;
     assert_eq!(ramjet.metric("ramjet_route_pinned_total").await, pinned);

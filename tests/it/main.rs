@@ -2,14 +2,18 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected should stop")]
 
+mod admission;
 mod bodies;
 mod chaos;
 mod clients;
 mod compat;
+mod decoded;
 mod dialects;
 mod draining;
 mod encoded;
 mod failover;
+#[cfg(feature = "bench")]
+mod faults;
 mod fencing;
 mod flight;
 mod frozen;
@@ -26,6 +30,7 @@ mod routing;
 mod seeing;
 mod sessions;
 mod slow_clients;
+mod speculation;
 mod starting;
 mod support;
 mod tidy;

@@ -1,206 +1,219 @@
-//! The library's own rules, used as the router uses them for streams that report usage: walk the index, select, reserve and claim in one
-//! step; confirm, shrink and go on in the backlog at the first token; withdraw on failure; learn rates and hear the
-//! truth about the cache at the end; forget a replica that restarted.
+//! The router itself, in virtual time: the fleet, the booking and the guards of `ramjet::fleet` on a clock that is set by
+//! hand, driven as the proxy drives them for streams that report usage. Nothing of the rule is written again here, so
+//! what is simulated is what runs: reservations, claims, hints, single flight, slow start.
+//!
+//! A replica here is its name: it has no address that anybody connects to, and probes say of it what the simulator knows.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use ramjet::policy::backlog::{Backlog, Read, Ticket};
-use ramjet::policy::cost::{Prospect, Tokens};
-use ramjet::policy::estimate::{MODEL_START, ModelRates, Prior, Rates, START};
-use ramjet::policy::flight::{FlightParams, choose};
+use futures_util::FutureExt;
+use http::HeaderValue;
+use pingora_load_balancing::discovery::Static;
+use pingora_load_balancing::{Backends, LoadBalancer};
+use ramjet::fleet::claim::ClaimGuard;
+use ramjet::fleet::clock::{Clock, Hand};
+use ramjet::fleet::landing::{Landing, Leader};
+use ramjet::fleet::replica::{ReplicaSpec, Role};
+use ramjet::fleet::reservation::{Reported, Reservation};
+use ramjet::fleet::router::{Next, Placed, Prompt, Router};
+use ramjet::fleet::selection::backend;
+use ramjet::fleet::{Fleet, Rules};
+use ramjet::policy::flight::FlightParams;
+use ramjet::policy::health::{FenceReason, Observation, Thresholds};
 use ramjet::policy::score::{AffinityParams, LoadParams};
-use ramjet::policy::select::{Candidate, Params, RouteRequest};
-use ramjet::prefix::residency::{Belief, Claim, Residency, Served, Size};
-use ramjet::prefix::turns::Turn;
-use ramjet::types::{Basis, PolicyKind, ReplicaId};
+use ramjet::policy::select::Params;
+use ramjet::prefix::residency::Served;
+use ramjet::types::{Basis, FlightMode, PolicyKind, ReplicaId};
 
 use super::{Decision, End, First, Knowledge, Request, Rule};
-use crate::num::{size, to_float};
+use crate::num::{as_millis, size, to_float};
 
 /// The shipped size of the index.
 const INDEX_BYTES: usize = 256 << 20;
+/// The simulator's probes are never wrong.
+const AT_ONCE: Thresholds = Thresholds { failures: 1, successes: 1 };
+/// How often somebody who is kept back looks whether his prefix is read, in ms.
+const LOOK: f64 = 10.0;
 
-#[derive(Debug)]
+/// A request at its replica.
 struct Booked {
-    replica: usize,
-    units: u32,
-    claim: Option<Claim>,
-    ticket: Ticket,
-    belief: Belief,
-    read: Option<PromptRead>,
+    reservation: Reservation,
+    claim: ClaimGuard,
 }
 
-/// The moment of a first token.
-#[derive(Debug, Clone, Copy)]
-struct PromptRead {
-    took_ms: f64,
-    at: f64,
-    prefilled_ms: f64,
-    decoding: usize,
+/// A request that is placed and has not gone yet.
+struct Waiting {
+    placed: Decision,
+    reservation: Reservation,
+    next: Next,
+    until: f64,
 }
 
-/// `policy::select` over `prefix::residency`, with reserved units, backlogs and learned rates.
+/// A router and its clock.
 pub(super) struct Library {
-    params: Params,
-    residency: Residency,
-    loads: Vec<u32>,
-    backlogs: Vec<Backlog>,
-    rates: Vec<Rates>,
-    model: ModelRates,
+    router: Router,
+    hand: Hand,
     booked: HashMap<u64, Booked>,
-    turns: u64,
+    waiting: HashMap<u64, Waiting>,
+    has_hints: bool,
 }
 
 impl Library {
-    /// With the shipped settings.
-    pub(super) fn new(replicas: usize, policy: PolicyKind, basis: Basis) -> Self {
-        let affinity = AffinityParams { basis, cap_blocks: 32, alpha: 4.0 };
-        let load = LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 };
+    /// With the shipped settings but for these.
+    pub(super) fn new(replicas: usize, policy: PolicyKind, basis: Basis, mode: FlightMode) -> Self {
+        let params = Params {
+            policy,
+            affinity: AffinityParams { basis, cap_blocks: 32, alpha: 4.0 },
+            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+            flight: FlightParams { mode, ..FlightParams::default() },
+        };
+        let rules = Rules { slow_start: Duration::from_secs(30), ..Rules::default() };
+        let (clock, hand) = Clock::manual();
+        let fleet = Fleet::new((0..replicas).map(spec).collect(), params, INDEX_BYTES).under(rules).on(clock);
+        let fleet = Arc::new(fleet);
+        let members = fleet.replicas().iter().map(|r| backend(r, ([127, 0, 0, 1], 1).into())).collect();
+        let balancer =
+            LoadBalancer::from_backends_with_config(Backends::new(Static::new(members)), Some(fleet.clone()));
+        // a list that does not change is read at once
+        let updated = balancer.update().now_or_never();
+        debug_assert!(matches!(updated, Some(Ok(()))), "a static list");
         Self {
-            params: Params { policy, affinity, load, flight: FlightParams::default() },
-            residency: Residency::new(INDEX_BYTES),
-            loads: vec![0; replicas],
-            backlogs: vec![Backlog::default(); replicas],
-            rates: vec![START; replicas],
-            model: MODEL_START,
+            router: Router::new(fleet, Arc::new(balancer)),
+            hand,
             booked: HashMap::new(),
-            turns: 0,
+            waiting: HashMap::new(),
+            has_hints: true,
         }
     }
 
-    fn release(&mut self, id: u64, now: f64) -> Option<Booked> {
-        let booked = self.booked.remove(&id)?;
-        self.loads[booked.replica] -= booked.units;
-        self.backlogs[booked.replica].end(booked.ticket, now);
-        Some(booked)
+    /// The same for sessions that nothing names: neither their client nor their text.
+    pub(super) fn without_hints(self) -> Self {
+        Self { has_hints: false, ..self }
     }
 
-    fn learn(&mut self, request: &Request, booked: &Booked, seen: &End, now: f64) {
-        let [prompt, cached, output] =
-            [seen.prompt_tokens, seen.cached_tokens, seen.output_tokens].map(|n| to_float(n as u64));
-        self.model.observe_prompt(to_float(request.bytes), prompt);
-        self.model.observe_output(output);
-        let replica = id_of(booked.replica);
-        if let Some(end) = request.ends.own {
-            self.residency.answered(
-                end,
-                Turn {
-                    replica,
-                    tokens: prompt + output,
-                    block: to_float(self.params.load.block_bytes) * prompt / to_float(request.bytes),
-                },
-            );
-        }
-        self.residency.report(replica, &booked.belief, Served { prompt, cached, output });
-        let (Some(read), rates) = (booked.read, &mut self.rates[booked.replica]) else { return };
-        rates.observe_prefill(prompt - cached, cached, read.took_ms);
-        if seen.output_tokens >= 8 {
-            let backlog = &self.backlogs[booked.replica];
-            let stalled = backlog.prefilled_ms() - read.prefilled_ms;
-            let (took, between) = (now - read.at, (read.decoding + backlog.decoding()).div_ceil(2));
-            if stalled <= took / 2.0 {
-                rates.observe_step(to_float(between.max(1) as u64), (took - stalled) / (output - 1.0));
+    fn see(&self, know: &Knowledge, now: f64) {
+        self.hand.set(now);
+        for (replica, healthy) in self.router.fleet().replicas().iter().zip(know.healthy) {
+            if replica.is_healthy() != *healthy {
+                let seen = if *healthy { Observation::Ready } else { Observation::Failed(FenceReason::Connect) };
+                replica.observe(seen, AT_ONCE, now);
             }
+        }
+    }
+
+    /// Chooses and reserves; `None` if there is nobody.
+    fn choose(&self, request: &Request, now: f64) -> Option<Waiting> {
+        let flight = self.router.fleet().params().flight;
+        let Placed { decision, reservation, next } =
+            self.router.place(self.prompt(request), flight.max_hold_ms).ok()?;
+        let first = decision.ranked.first()?;
+        let expects = self.router.fleet().params().policy == PolicyKind::Cost;
+        let ttft_ms = expects.then_some(first.price.queue + first.price.prefill);
+        let placed = Decision { ttft_ms, ..Decision::counting_on(first.id.index(), size(first.held)) };
+        let until = now + if let Next::Wait(_, at_most) = &next { as_millis(*at_most) } else { 0.0 };
+        Some(Waiting { placed, reservation, next, until })
+    }
+
+    fn prompt<'a>(&self, request: &'a Request) -> Prompt<'a> {
+        Prompt {
+            chain: &request.chain,
+            ends: request.ends,
+            body_bytes: request.bytes,
+            prompt_bytes: request.bytes,
+            model: None,
+            streams: true,
+            session: request.hint.filter(|_| self.has_hints),
+            pinned: None,
+        }
+    }
+
+    /// Whether a request that is kept back for this leader may go on, and if so, whether with what it has.
+    fn is_over(leader: &Leader, until: f64, now: f64) -> Option<bool> {
+        match leader.has_landed() {
+            Some(Landing::Failed) => Some(false),
+            Some(Landing::Read) => Some(true),
+            None => (now >= until).then_some(true),
         }
     }
 }
 
 impl Rule for Library {
-    fn place(&mut self, request: &Request, know: &Knowledge, now: f64) -> Decision {
-        let mut overlaps = vec![0; self.loads.len()];
-        let in_tokens = |bytes: u64| to_float(bytes) * self.model.tokens_per_byte;
-        let tokens = Tokens {
-            prompt: in_tokens(request.bytes),
-            block: in_tokens(self.params.load.block_bytes),
-            output: self.model.output,
-        };
-        self.residency.walk(&request.chain, tokens.block, &mut overlaps);
-        let (turn, previous) = (self.residency.turn(request.ends.previous), request.ends.previous);
-        let tail = |slot: usize| match (turn, previous) {
-            (Some(turn), Some(end)) if turn.replica == id_of(slot) && overlaps[slot] >= end.blocks => {
-                turn.after(overlaps[slot] as usize, tokens.block)
+    fn hold_ms(&mut self, request: &Request, know: &Knowledge, now: f64) -> f64 {
+        self.see(know, now);
+        loop {
+            let Some(waiting) = self.waiting.remove(&request.id).or_else(|| self.choose(request, now)) else {
+                return 0.0;
+            };
+            let over = match &waiting.next {
+                Next::Go(_) => Some(true),
+                Next::Wait(leader, _) => Self::is_over(leader, waiting.until, now),
+            };
+            // one whose leader failed is placed anew
+            if over != Some(false) {
+                self.waiting.insert(request.id, waiting);
+                return if over.is_some() { 0.0 } else { LOOK };
             }
-            _ => 0.0,
+        }
+    }
+
+    fn place(&mut self, request: &Request, _: &Knowledge, _: f64) -> Decision {
+        let Some(waiting) = self.waiting.remove(&request.id) else { return Decision::blind(0) };
+        let Waiting { placed, reservation, next, .. } = waiting;
+        let claim = match next {
+            Next::Go(claim) => claim,
+            Next::Wait(..) => self.router.claim(reservation.replica().id, self.prompt(request)),
         };
-        let mut confirmed = overlaps.clone();
-        self.residency.confirmed(&request.chain, &mut confirmed);
-        let prior = Prior::of(self.rates.iter().copied());
-        let candidate = |slot: usize| Candidate {
-            id: id_of(slot),
-            healthy: know.healthy[slot],
-            overlap: overlaps[slot],
-            tail: tail(slot),
-            confirmed: confirmed[slot],
-            load: self.loads[slot],
-            prospect: Prospect {
-                returning: self.residency.returning(id_of(slot)),
-                ..self.backlogs[slot].prospect(self.rates[slot].with(prior), now)
-            },
-        };
-        let candidates: Vec<Candidate> = (0..self.loads.len()).map(candidate).collect();
-        let route = RouteRequest {
-            body_bytes: request.bytes,
-            prompt_bytes: request.bytes,
-            blocks: u32::try_from(request.chain.len()).unwrap_or(u32::MAX),
-            tokens,
-            salt: self.turns,
-        };
-        self.turns += 1;
-        let first = choose(route, &candidates, &self.params).and_then(|d| d.ranked.first().copied());
-        let Some(first) = first else { return Decision::blind(0) };
-        let replica = first.id.index();
-        self.loads[replica] += first.units;
-        let weight = Size { prompt: tokens.prompt, block: tokens.block, ends: request.ends };
-        let claimed = (!request.chain.is_empty()).then(|| self.residency.claim(&request.chain, weight, first.id));
-        let (claim, belief) = claimed.unzip();
-        let ticket = self.backlogs[replica].begin(now, first.price.prefill, true);
-        let booked =
-            Booked { replica, units: first.units, claim, ticket, belief: belief.unwrap_or_default(), read: None };
-        self.booked.insert(request.id, booked);
-        let cached = size(first.held);
-        let ttft_ms = (self.params.policy == PolicyKind::Cost).then_some(first.price.queue + first.price.prefill);
-        Decision { ttft_ms, ..Decision::counting_on(replica, cached) }
+        self.booked.insert(request.id, Booked { reservation, claim });
+        placed
     }
 
     fn first_token(&mut self, request: &Request, _: &First, now: f64) {
-        let Some(booked) = self.booked.get_mut(&request.id) else { return };
-        self.loads[booked.replica] -= booked.units - 1;
-        booked.units = 1;
-        let backlog = &mut self.backlogs[booked.replica];
-        booked.read = backlog.first_token(booked.ticket, now).map(|Read { took_ms }| PromptRead {
-            took_ms,
-            at: now,
-            prefilled_ms: backlog.prefilled_ms(),
-            decoding: backlog.decoding(),
-        });
-        if let Some(claim) = booked.claim.take() {
-            self.residency.confirm(claim);
+        self.hand.set(now);
+        if let Some(booked) = self.booked.get_mut(&request.id) {
+            booked.claim.confirm();
+            booked.reservation.first_token();
+            booked.reservation.shrink();
         }
     }
 
     fn end(&mut self, request: &Request, seen: &End, now: f64) {
-        let Some(booked) = self.release(request.id, now) else { return };
-        if let Some(claim) = booked.claim {
-            self.residency.confirm(claim);
-        }
-        self.learn(request, &booked, seen, now);
+        self.hand.set(now);
+        let Some(Booked { mut reservation, mut claim }) = self.booked.remove(&request.id) else { return };
+        let [prompt, cached, output] = [seen.prompt_tokens, seen.cached_tokens, seen.output_tokens].map(|n| n as u64);
+        let fleet = self.router.fleet();
+        fleet.models().learn(None, request.bytes, prompt, Some(output));
+        claim.answered(to_float(prompt), to_float(output));
+        reservation.learn(Reported { prompt, cached: Some(cached), output: Some(output) });
+        let [prompt, cached, output] = [prompt, cached, output].map(to_float);
+        claim.served(Served { prompt, cached, output });
     }
 
     fn failed(&mut self, request: &Request, _: usize, now: f64) {
-        if let Some(claim) = self.release(request.id, now).and_then(|booked| booked.claim) {
-            self.residency.withdraw(claim);
-        }
+        self.hand.set(now);
+        self.booked.remove(&request.id);
     }
 
-    fn restarted(&mut self, replica: usize, _: f64) {
-        self.residency.forget(id_of(replica));
+    fn restarted(&mut self, replica: usize, now: f64) {
+        self.hand.set(now);
+        self.router.fleet().forget(ReplicaId(u16::try_from(replica).unwrap_or(u16::MAX)));
     }
 
     fn booked(&self) -> u64 {
-        self.loads.iter().map(|&units| u64::from(units)).sum::<u64>() + self.booked.len() as u64
+        self.router.fleet().replicas().iter().map(|r| u64::from(r.load() + r.inflight())).sum()
     }
 }
 
-fn id_of(slot: usize) -> ReplicaId {
-    ReplicaId(u16::try_from(slot).unwrap_or(u16::MAX))
+fn spec(n: usize) -> ReplicaSpec {
+    ReplicaSpec {
+        name: format!("r{n}"),
+        host: "simulated".into(),
+        port: 1,
+        prefix: String::new(),
+        authority: HeaderValue::from_static("simulated"),
+        models: vec![],
+        authorization: None,
+        role: Role::default(),
+    }
 }

@@ -17,8 +17,9 @@ mod simple;
 
 use std::sync::Arc;
 
+use ramjet::policy::hint::Hint;
 use ramjet::prefix::fingerprint::Ends;
-use ramjet::types::{Basis, PolicyKind};
+use ramjet::types::{Basis, FlightMode, PolicyKind};
 
 use crate::engine::schedule::{Engine, Job};
 
@@ -29,6 +30,8 @@ pub(crate) struct Request {
     pub(crate) id: u64,
     /// the session it says it belongs to, if it says so
     pub(crate) session: Option<u64>,
+    /// what the router makes of that, or else of the text of its first turn
+    pub(crate) hint: Option<Hint>,
     /// fingerprints of its prompt, in the router's blocks
     pub(crate) chain: Arc<[u64]>,
     /// where the turns of its prompt end
@@ -112,7 +115,7 @@ pub(crate) trait Rule {
 }
 
 /// Every rule by name, in the order of the tables.
-pub(crate) const ALL: [&str; 15] = [
+pub(crate) const ALL: [&str; 17] = [
     "round_robin",
     "least_loaded",
     "load",
@@ -124,6 +127,8 @@ pub(crate) const ALL: [&str; 15] = [
     "marginal",
     "relative",
     "cost",
+    "hintless",
+    "hold",
     "sticky",
     "oracle_ttft",
     "oracle_whole",
@@ -139,21 +144,23 @@ pub(crate) fn is_oracle(name: &str) -> bool {
 pub(crate) fn build(name: &str, replicas: usize) -> Option<Box<dyn Rule>> {
     use library::Library;
     use oracle::Aim;
-    let library = |kind, basis| Box::new(Library::new(replicas, kind, basis));
+    let library = |kind, basis| Library::new(replicas, kind, basis, FlightMode::Colocate);
     let oracle = |aim| Box::new(oracle::Oracle::new(replicas, aim));
     Some(match name {
         "round_robin" => Box::new(simple::RoundRobin::default()),
         "least_loaded" => Box::new(simple::LeastLoaded::new(replicas)),
-        "load" => library(PolicyKind::Load, Basis::Relative),
+        "load" => Box::new(library(PolicyKind::Load, Basis::Relative)),
         "sticky" => Box::new(simple::Sticky::new(replicas)),
         "chwbl" => Box::new(hashing::BoundedHash::new(replicas)),
         "sglang" => Box::new(sglang::Sglang::new(replicas)),
         "dynamo" => Box::new(dynamo::Dynamo::new(replicas)),
         "lmetric" => Box::new(lmetric::LMetric::new(replicas)),
-        "absolute" => library(PolicyKind::Affinity, Basis::Absolute),
-        "marginal" => library(PolicyKind::Affinity, Basis::Marginal),
-        "relative" => library(PolicyKind::Affinity, Basis::Relative),
-        "cost" => library(PolicyKind::Cost, Basis::Relative),
+        "absolute" => Box::new(library(PolicyKind::Affinity, Basis::Absolute)),
+        "marginal" => Box::new(library(PolicyKind::Affinity, Basis::Marginal)),
+        "relative" => Box::new(library(PolicyKind::Affinity, Basis::Relative)),
+        "cost" => Box::new(library(PolicyKind::Cost, Basis::Relative)),
+        "hintless" => Box::new(library(PolicyKind::Cost, Basis::Relative).without_hints()),
+        "hold" => Box::new(Library::new(replicas, PolicyKind::Cost, Basis::Relative, FlightMode::Hold)),
         "oracle_ttft" => oracle(Aim::Ttft),
         "oracle_whole" => oracle(Aim::Whole),
         "oracle_future" => oracle(Aim::Future),

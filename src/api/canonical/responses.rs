@@ -7,7 +7,7 @@ use super::super::json::{Cursor, Kind, Malformed, Str};
 use super::super::request::{Message, Request};
 use super::content::content;
 use super::sink::{FIELD, PART, Sink};
-use super::value::{Members, text, value};
+use super::value::{Members, sort, text, value};
 use super::{head, instructions, is_instruction, message, rendered};
 use crate::prefix::fingerprint::{Chain, Fingerprints};
 
@@ -125,7 +125,7 @@ impl<'a> Item<'a> {
             content(&mut Cursor::new(inner), sink, 0)?;
         }
         let mut rest = self.rest;
-        rest.sort_by(|a, b| a.0.raw.cmp(b.0.raw));
+        sort(&mut rest);
         for (key, member) in rest {
             sink.push(PART);
             text(key, sink);

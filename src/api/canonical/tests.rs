@@ -46,6 +46,13 @@ fn spacing_key_order_escapes_and_sampling_do_not_show() {
 }
 
 #[test]
+fn keys_beyond_ascii_stand_in_the_same_order_however_they_are_escaped() {
+    let plain = r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"zoll":1,"größe":2,"élan":{"é":1,"z":2}}]}"#;
+    let escaped = plain.replace('ö', r"\u00f6").replace('ß', r"\u00df").replace('é', r"\u00e9");
+    assert_eq!(prints_of(plain, chat), prints_of(&escaped, chat));
+}
+
+#[test]
 fn a_longer_conversation_shares_all_of_the_shorter_one() {
     let short = base();
     let mut long = base();

@@ -66,9 +66,14 @@ pub(super) fn value<S: Sink>(cursor: &mut Cursor<'_>, sink: &mut S, depth: usize
     Ok(())
 }
 
+/// Sorts members by their keys, however those are escaped: some clients escape every letter beyond ASCII.
+pub(super) fn sort(list: &mut Members<'_>) {
+    list.sort_by(|a, b| a.0.bytes().cmp(&b.0.bytes()));
+}
+
 /// Writes members in the order of their keys.
 pub(super) fn members<S: Sink>(mut list: Members<'_>, sink: &mut S, depth: usize) -> Result<(), Malformed> {
-    list.sort_by(|a, b| a.0.raw.cmp(b.0.raw));
+    sort(&mut list);
     for (key, member) in list {
         text(key, sink);
         sink.push(b":");

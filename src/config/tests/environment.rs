@@ -169,3 +169,45 @@ fn a_problem_with_a_flag_names_the_flag() {
 --upstream: fleet.replicas[0].url: found \"a:8000\" (no http://); allowed: http://HOST[:PORT][/PREFIX]";
     assert_eq!(said, expected);
 }
+
+/// A name, a value that is not the default, and what it must come to.
+type Acts = (&'static str, &'static str, fn(&Config) -> bool);
+
+const ACTS: [Acts; 23] = [
+    ("RJ_UPSTREAM_CONNECT_TIMEOUT_MS", "1500", |c| c.timeouts.connect == Duration::from_millis(1500)),
+    ("RJ_UPSTREAM_POOL_IDLE_TIMEOUT_MS", "3000", |c| c.timeouts.pool_idle == Duration::from_secs(3)),
+    ("RJ_UPSTREAM_RANK_PROBE", "on", |c| c.health.generation.mode == ProbeMode::Ranks),
+    ("RJ_UPSTREAM_RANK_PROBE", "0", |c| c.health.generation.mode == ProbeMode::Off),
+    ("RJ_UPSTREAM_RANK_PROBE_TIMEOUT_MS", "2500", |c| c.health.generation.timeout == Duration::from_millis(2500)),
+    ("RJ_AFFINITY", "1", |c| c.routing.policy == PolicyKind::Affinity),
+    ("RJ_ROUTE_ALPHA", "2.5", |c| c.routing.affinity.alpha == 2.5),
+    ("RJ_ROUTE_AFFINITY_BASIS", "absolute", |c| c.routing.affinity.basis == Basis::Absolute),
+    ("RJ_ROUTE_CHUNK_BYTES", "1024", |c| c.routing.block_bytes == 1024),
+    ("RJ_ROUTE_MAX_PREFIX_BYTES", "1048576", |c| c.routing.max_prefix_bytes == 1 << 20),
+    ("RJ_ROUTE_MAX_OVERLAP_BLOCKS", "16", |c| c.routing.affinity.cap_blocks == 16),
+    ("RJ_ROUTE_LOAD_UNIT_BYTES", "16384", |c| c.routing.affinity.load_unit == 16_384),
+    ("RJ_ROUTE_MAX_LOAD_UNITS", "4", |c| c.routing.affinity.max_load_units == 4),
+    ("RJ_ROUTE_PHASE_AWARE_LOAD", "false", |c| !c.routing.affinity.phase_aware),
+    ("RJ_ROUTE_MAX_ATTEMPTS", "3", |c| c.retry.attempts == 3),
+    ("RJ_ROUTE_PREFIX_SINGLE_FLIGHT_MODE", "hold", |c| c.routing.single_flight.mode == FlightMode::Hold),
+    ("RJ_MAX_TOKENS_STRIP", "5000", |c| c.compat.strip_max_tokens_over == Some(5000)),
+    ("RJ_MAX_TOKENS_STRIP", "0", |c| c.compat.strip_max_tokens_over.is_none()),
+    ("RJ_ADVERTISE_CTX_MARGIN", "0", |c| c.compat.context_margin == 0),
+    ("RJ_API_ADDR", "127.0.0.1:8080", |c| c.listen.api[0].to_string() == "127.0.0.1:8080"),
+    ("RJ_METRICS_ADDR", "127.0.0.1:9191", |c| c.listen.admin.port() == 9191),
+    ("RJ_UPSTREAM_TOKEN", "key", |c| c.fleet.replicas[0].api_key.is_some()),
+    ("RJ_UPSTREAM_MODELS", "m1", |c| c.fleet.replicas[0].models == ["m1"]),
+];
+
+#[test]
+fn every_name_does_what_it_says_and_the_probe_of_ranks_is_the_generation_probe() {
+    let plain = from_env(&[("RJ_UPSTREAM", "http://a")]).unwrap().config;
+    for (name, value, comes_to) in ACTS {
+        let set = from_env(&[("RJ_UPSTREAM", "http://a"), (name, value)]).unwrap().config;
+        assert!(comes_to(&set) && !comes_to(&plain), "{name}={value}");
+    }
+    let said = from_env(&[("RJ_UPSTREAM", "http://a"), ("RJ_UPSTREAM_RANK_PROBE", "all")]).unwrap_err();
+    assert_eq!(said, "RJ_UPSTREAM_RANK_PROBE: found \"all\"; allowed: on, off, 1, 0, true or false");
+    let said = from_env(&[("RJ_UPSTREAM", "http://a"), ("RJ_UPSTREAM_RANK_PROBE_TIMEOUT_MS", "5")]).unwrap_err();
+    assert!(said.starts_with("RJ_UPSTREAM_RANK_PROBE_TIMEOUT_MS: health.generation.timeout: "), "{said}");
+}

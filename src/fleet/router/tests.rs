@@ -1,14 +1,14 @@
 //! Leaders and followers without sockets: whatever they do, all go on and nothing is left.
 
 use super::super::landing::Landing;
-use super::super::replica::{Replica, ReplicaSpec, Role};
+use super::super::replica::Replica;
 use super::super::selection::backend;
+use super::super::testing::spec;
 use super::*;
 use crate::policy::flight::FlightParams;
-use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
-use crate::types::{Basis, PolicyKind};
-use http::HeaderValue;
+use crate::policy::testing::params;
+use crate::types::PolicyKind;
 use pingora_load_balancing::Backends;
 use pingora_load_balancing::discovery::Static;
 
@@ -17,23 +17,10 @@ const FOR_EVER: f64 = 3_600_000.0;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn router(policy: PolicyKind, replicas: u16) -> Arc<Router> {
-    let spec = |n: u16| ReplicaSpec {
-        name: format!("r{n}"),
-        host: "h".into(),
-        port: 1,
-        prefix: String::new(),
-        authority: HeaderValue::from_static("h"),
-        models: vec![],
-        authorization: None,
-        role: Role::default(),
-    };
-    let params = Params {
-        policy,
-        affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
-        load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-        flight: FlightParams { mode: FlightMode::Hold, min_blocks: 8, max_hold_ms: FOR_EVER },
-    };
-    let fleet = Arc::new(Fleet::new((0..replicas).map(spec).collect(), params, 1 << 20));
+    let flight = FlightParams { mode: FlightMode::Hold, max_hold_ms: FOR_EVER, ..FlightParams::default() };
+    let params = Params { flight, ..params(policy) };
+    let specs = (0..replicas).map(|n| spec(&format!("r{n}"))).collect();
+    let fleet = Arc::new(Fleet::new(specs, params, 1 << 20));
     let members = fleet.replicas().iter().map(|r| backend(r, ([127, 0, 0, 1], 1).into())).collect();
     let balancer = LoadBalancer::from_backends_with_config(Backends::new(Static::new(members)), Some(fleet.clone()));
     balancer.update().await.unwrap();

@@ -1,11 +1,9 @@
 //! Who goes before whom, policy by policy, and what holds for every fleet.
 
 use super::*;
-use crate::policy::cost::{Prospect, Tokens};
-use crate::policy::flight::FlightParams;
-use crate::policy::score::{AffinityParams, LoadParams};
+use crate::policy::cost::Tokens;
 use crate::policy::select::{Reason, select};
-use crate::types::Basis;
+use crate::policy::testing::{self, params};
 use proptest::prelude::*;
 
 const OVER: u64 = 1_000_000;
@@ -18,18 +16,8 @@ const SHORT: RouteRequest = RouteRequest {
 };
 const LONG: RouteRequest = RouteRequest { body_bytes: OVER + 1, ..SHORT };
 
-fn params(policy: PolicyKind) -> Params {
-    Params {
-        policy,
-        affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
-        load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-        flight: FlightParams::default(),
-    }
-}
-
 fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
-    let prospect = Prospect { queue_ms: f64::from(load) * 2000.0, waiting: f64::from(load), ..Prospect::IDLE };
-    Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, tail: 0.0, load, prospect }
+    testing::candidate(id, overlap, load, (f64::from(load) * 2000.0, f64::from(load)))
 }
 
 fn ill(id: u16) -> Candidate {

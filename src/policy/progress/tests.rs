@@ -101,6 +101,7 @@ fn a_question_that_waits_for_its_turn_says_nothing() {
     let explains = |watch: &Watch, now| watch.signs(now).unwrap().explain(2000.0, L);
     // a prompt of a second, up to four times as late as expected, and three times that
     assert!(explains(&watch, 11_999.0) && !explains(&watch, 12_000.0));
+    watch.heard_by(12_000.0);
     watch.first_token(ticket, 12_000.0, 100.0);
     // it generates, and was never seen to do two things at once
     assert!(explains(&watch, 13_999.0) && !explains(&watch, 14_000.0));
@@ -112,19 +113,55 @@ fn a_question_that_waits_for_its_turn_says_nothing() {
 fn where_everybody_waits_long_it_takes_longer_and_that_is_forgotten() {
     let waits = |waits: &[f64]| {
         let (mut watch, mut backlog) = (Watch::default(), Backlog::default());
+        let mut now = -1e9;
         for wait in waits {
-            let ticket = backlog.begin(0.0, 20.0, true);
-            watch.begin(ticket, 0.0, STREAM);
-            watch.first_token(ticket, 0.0, *wait);
-            watch.end(ticket, 0.0);
+            let ticket = backlog.begin(now, 20.0, true);
+            watch.begin(ticket, now, STREAM);
+            now += *wait;
+            watch.first_token(ticket, now, *wait);
+            watch.end(ticket, now);
         }
-        watch.before_ms = 0.0;
         watch.begin(backlog.begin(0.0, 20.0, true), 0.0, STREAM);
         frozen_at(&mut watch, Reply::Silent, 60_000.0).unwrap()
     };
     assert!(waits(&[300.0; 5]) <= 3000.0);
     assert!(waits(&[300.0, 4000.0, 300.0]) > 9000.0);
     assert!(waits(&[&[4000.0][..], &[300.0; 60]].concat()) <= 3000.0);
+}
+
+#[test]
+fn a_long_wait_while_others_generate_makes_nobody_more_patient() {
+    let usual = |others: bool| {
+        let (mut watch, mut backlog) = (Watch::default(), Backlog::default());
+        let [other, late] = [0.0, 0.0].map(|now| backlog.begin(now, 20.0, true));
+        watch.begin(other, 0.0, STREAM);
+        watch.first_token(other, 20.0, 20.0);
+        watch.begin(late, 30.0, STREAM);
+        let mut now = 30.0;
+        while others && now < 8000.0 {
+            now += 100.0;
+            watch.hear_after(now - 100.0, now);
+        }
+        watch.first_token(late, 8000.0, 7970.0);
+        watch.signs(8000.0).unwrap().usual_ms
+    };
+    assert!(usual(true) < 200.0 && usual(false) > 7900.0);
+}
+
+#[test]
+fn what_was_generated_between_two_looks_was_no_silence() {
+    let (mut watch, _) = one(STREAM);
+    watch.hear_after(400.0, 500.0);
+    // a look at half past five, and a stroke of work after it
+    watch.heard_by(5500.0);
+    watch.hear_after(9000.0, 9060.0);
+    assert_eq!(watch.signs(9060.0).unwrap().usual_ms, 100.0);
+    // idle time is none
+    let mut watch = Watch::default();
+    let ticket = Backlog::default().begin(50_000.0, 20.0, true);
+    watch.begin(ticket, 50_000.0, STREAM);
+    watch.hear_after(10.0, 50_070.0);
+    assert_eq!(watch.signs(50_070.0).unwrap().usual_ms, 70.0);
 }
 
 #[test]

@@ -1,24 +1,20 @@
 //! Properties that every choice keeps, and the published rule worked through by hand.
 
 use super::*;
+use crate::policy::testing;
 use crate::types::Basis;
 use proptest::prelude::*;
 
 const TURN: Tokens = Tokens { prompt: 150_000.0, block: 512.0, output: 200.0 };
 
 fn params(policy: PolicyKind, basis: Basis) -> Params {
-    Params {
-        policy,
-        affinity: AffinityParams { basis, cap_blocks: 32, alpha: 4.0 },
-        load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-        flight: FlightParams::default(),
-    }
+    let shipped = testing::params(policy);
+    Params { affinity: AffinityParams { basis, ..shipped.affinity }, ..shipped }
 }
 
 fn candidate(id: u16, overlap: u32, load: u32) -> Candidate {
     let n = f64::from(load);
-    let prospect = Prospect { queue_ms: n * 100.0, waiting: n, ..Prospect::IDLE };
-    Candidate { id: ReplicaId(id), healthy: true, overlap, confirmed: overlap, tail: 0.0, load, prospect }
+    testing::candidate(id, overlap, load, (n * 100.0, n))
 }
 
 fn winner(candidates: &[Candidate], params: &Params, salt: u64) -> (u16, Reason) {
@@ -107,6 +103,25 @@ proptest! {
         prop_assert_eq!(select(request, &fleet, &p), select(request, &other, &p));
     }
 
+    /// Equal candidates take turns in the order of their slots, and whoever is better goes before: worked out by rotating
+    /// and sorting all of them.
+    #[test]
+    fn it_is_what_sorting_everything_gives(fleet in fleets(), p in rules(), salt: u64, turns in 0usize..12) {
+        let request = RouteRequest { body_bytes: 1, prompt_bytes: 1, blocks: 300, tokens: TURN, salt };
+        let decision = select(request, &fleet, &p).unwrap();
+        let mut plain: Vec<Ranked> = decision.ranked.to_vec();
+        plain.sort_by_key(|r| r.id);
+        let turn = usize::try_from(salt % plain.len() as u64).unwrap();
+        plain.rotate_left(turn);
+        let order = Order { by_overlap: looks_at_overlap(p.policy), turn: ReplicaId(0) };
+        plain.sort_by(|a, b| order.merit(a, b));
+        prop_assert_eq!(&decision.ranked[..], &plain[..]);
+        let mut other = fleet.clone();
+        other.rotate_left(turns % fleet.len());
+        let other = select(request, &other, &p).unwrap();
+        prop_assert_eq!(other.ranked.first(), plain.first());
+    }
+
     /// But under the affinity rule's relative and marginal bases, whose credit is measured against the others.
     #[test]
     fn a_loser_that_goes_does_not_change_the_winner(
@@ -117,7 +132,8 @@ proptest! {
         let before = select(request, &fleet, &p).unwrap();
         prop_assert_eq!(&before, &select(request, &fleet, &p).unwrap());
         // between equals the turn decides, and there is one fewer to take turns
-        let ties = |r: &Ranked| better(r, &before.ranked[0], policy) == Ordering::Equal;
+        let order = Order { by_overlap: looks_at_overlap(policy), turn: ReplicaId(0) };
+        let ties = |r: &Ranked| order.merit(r, &before.ranked[0]).is_eq();
         prop_assume!(before.ranked.len() > 1 && before.ranked.iter().filter(|r| ties(r)).count() == 1);
         let loser = before.ranked[1 + pick % (before.ranked.len() - 1)].id;
         let left: Vec<_> = fleet.into_iter().filter(|c| c.id != loser).collect();

@@ -30,7 +30,7 @@ fn serve(r: &mut Residency, chain: &Arc<[u64]>, cached: u32) -> (Belief, bool) {
 
 fn overlap(r: &Residency, prints: &[u64]) -> u32 {
     let mut out = [0; 2];
-    r.walk(prints, BLOCK, &mut out);
+    r.walk(prints, BLOCK, None, &mut out);
     out[0]
 }
 
@@ -156,6 +156,23 @@ fn a_prompt_that_was_refused_drives_nothing_out() {
         r.withdraw(refused);
     }
     assert_eq!(overlap(&r, &session(1, 20)), 20);
+}
+
+#[test]
+fn a_session_that_has_moved_is_not_kept_where_it_was_by_what_it_does_elsewhere() {
+    let mut r = Residency::new(1 << 20);
+    r.set_capacity(R, 50.0 * BLOCK);
+    let (moved, elsewhere) = (session(1, 20), ReplicaId(1));
+    let size = Size { prompt: 20.0 * BLOCK, block: BLOCK, ends: Ends::default() };
+    serve(&mut r, &moved, 0);
+    for name in 2..6 {
+        let (turn, _) = r.claim(&moved, size, elsewhere);
+        r.confirm(turn);
+        serve(&mut r, &session(name, 20), 0);
+    }
+    let mut held = [0; 2];
+    r.walk(&moved, BLOCK, None, &mut held);
+    assert_eq!(held, [0, 20]);
 }
 
 /// An engine that keeps the last `keeps` blocks, in the order of their use, the last block of a prompt going first.

@@ -1,6 +1,6 @@
 //! A scripted engine on raw sockets: it sees every byte, and does what the header `x-play` of a request says.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -42,9 +42,9 @@ struct Shared {
     calls: Notify,
     /// What `/v1/models` answers; an empty list if nothing is set.
     models: Mutex<Option<String>>,
-    /// What `/metrics` answers; 404 if nothing is set.
-    metrics: Mutex<Option<String>>,
     metrics_asked: AtomicU64,
+    /// Other pages, `/metrics` among them, by path, with their status.
+    pages: Mutex<HashMap<String, (u16, String)>>,
     /// Plays for the next requests, before what their headers say.
     script: Mutex<VecDeque<String>>,
 }
@@ -121,7 +121,12 @@ impl Engine {
 
     /// Sets what `/metrics` answers.
     pub(crate) fn measures(&self, metrics: &str) {
-        *self.shared.metrics.lock().unwrap() = Some(metrics.to_owned());
+        self.shows("/metrics", 200, metrics);
+    }
+
+    /// Sets what a GET of `path` answers.
+    pub(crate) fn shows(&self, path: &str, status: u16, page: &str) {
+        self.shared.pages.lock().unwrap().insert(path.to_owned(), (status, page.to_owned()));
     }
 
     /// Takes no more connections, and goes on with those that it has.
@@ -176,11 +181,12 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
             }
             continue;
         }
-        if head.starts_with("GET /metrics ") {
-            shared.metrics_asked.fetch_add(1, Relaxed);
-            let metrics = shared.metrics.lock().unwrap().clone();
-            let status = if metrics.is_some() { 200 } else { 404 };
-            if answer(&mut stream, status, "", metrics.unwrap_or_default().as_bytes()).await.is_err() {
+        let page = shared.pages.lock().unwrap().get(head.split(' ').nth(1).unwrap()).cloned();
+        let is_metrics = head.starts_with("GET /metrics ");
+        shared.metrics_asked.fetch_add(is_metrics.into(), Relaxed);
+        let page = page.filter(|_| head.starts_with("GET ")).or(is_metrics.then(|| (404, String::new())));
+        if let Some((status, page)) = page {
+            if answer(&mut stream, status, "", page.as_bytes()).await.is_err() {
                 return;
             }
             continue;
@@ -228,6 +234,8 @@ async fn perform(stream: &mut TcpStream, play: &str, shared: &Shared) -> bool {
         "close-next" => return answer(stream, 200, "", b"{\"ok\":true}").await.is_ok() && wait_readable(stream).await,
         // bytes as given, then the connection stays open
         "raw" => stream.write_all(unescaped(argument).as_bytes()).await,
+        // parts of bytes in hexadecimal, separated by commas: each of them but the first when the test says so
+        "hex" => super::hex::send(stream, argument, &shared.calls).await,
         // bytes as given, then a reset
         "raw-reset" => {
             let _unsent = stream.write_all(unescaped(argument).as_bytes()).await;

@@ -21,6 +21,8 @@ pub(crate) struct Start<'a> {
     pub(crate) replicas: &'a [String],
     /// YAML without `fleet`, `listen` and `health`; it may begin with further keys of `health`, indented by two.
     pub(crate) config: &'a str,
+    /// Further keys of `fleet`, indented by two.
+    pub(crate) fleet: &'a str,
     pub(crate) env: &'a [(&'a str, &'a str)],
     /// Where clients connect, if the environment must know it.
     pub(crate) api: Option<SocketAddr>,
@@ -36,6 +38,7 @@ impl Default for Start<'_> {
             upstreams: &[],
             replicas: &[],
             config: "",
+            fleet: "",
             env: &[],
             api: None,
             admin: None,
@@ -155,9 +158,9 @@ fn configuration(start: &Start<'_>, api: SocketAddr, admin: SocketAddr) -> Strin
     let plain = start.upstreams.iter().map(|u| format!("{{ url: \"http://{u}\" }}"));
     let replicas: String = plain.chain(start.replicas.iter().cloned()).map(|r| format!("    - {r}\n")).collect();
     format!(
-        "fleet:\n  replicas:\n{replicas}listen:\n  api: [\"{api}\"]\n  admin: \"{admin}\"\nhealth:\n  \
+        "fleet:\n  replicas:\n{replicas}{}listen:\n  api: [\"{api}\"]\n  admin: \"{admin}\"\nhealth:\n  \
          readiness: {{ interval: {}, timeout: 2s, path: \"{}\" }}\n{}\n",
-        start.probe_every, start.probe_path, start.config
+        start.fleet, start.probe_every, start.probe_path, start.config
     )
 }
 

@@ -1,0 +1,130 @@
+//! The router from outside: its memory while it works, and its gauges when all is over.
+
+use std::time::{Duration, Instant};
+
+use super::client::get;
+use crate::num::to_float;
+
+/// Gauges that are zero when nobody is asking.
+const AT_REST: [&str; 6] = [
+    "ramjet_requests_inflight",
+    "ramjet_requests_placed",
+    "ramjet_reservations",
+    "ramjet_queue_length",
+    "ramjet_upstream_inflight",
+    "ramjet_upstream_load_units",
+];
+/// By then everything has been noticed, time-outs included.
+const REST_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// In shorter runs memory still grows into its shape.
+const LEAST_JUDGED: f64 = 120.0;
+/// What the second half may add, by its slope: a leak of 100 bytes a request shows in ten minutes.
+const MOST_GROWTH: f64 = 0.05;
+const MOST_GROWTH_MIB: f64 = 4.0;
+
+/// Resident memory, second by second.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// seconds and MiB
+    points: Vec<(f64, f64)>,
+}
+
+impl Memory {
+    /// Notes what the process has now.
+    pub(crate) fn look(&mut self, process: u32, at: f64) {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok());
+        self.points.extend(kib.map(|kib| (at, to_float(kib) / 1024.0)));
+    }
+
+    /// What the second half added by its slope, in MiB; a sentence; and whether that is too much.
+    pub(crate) fn judge(&self) -> (String, bool) {
+        let end = self.points.last().map_or(0.0, |point| point.0);
+        let half: Vec<_> = self.points.iter().filter(|point| point.0 >= end / 2.0).copied().collect();
+        if half.len() < 2 {
+            return ("memory: unknown".to_owned(), false);
+        }
+        let mean = half.iter().map(|point| point.1).sum::<f64>() / to_float(half.len() as u64);
+        let growth = slope(&half) * end / 2.0;
+        let most = MOST_GROWTH_MIB.max(mean * MOST_GROWTH);
+        let text = format!(
+            "memory: {:.1} MiB at half time, {:.1} MiB at the end, {growth:+.2} MiB by the slope of the second half (bound {most:.1})",
+            half[0].1,
+            half[half.len() - 1].1
+        );
+        match end < LEAST_JUDGED {
+            true => (format!("{text}, not judged: the run is too short"), false),
+            false => (text, growth > most),
+        }
+    }
+}
+
+/// Least squares.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let n = to_float(points.len() as u64);
+    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / n, y + point.1 / n));
+    let (xy, xx) = points
+        .iter()
+        .fold((0.0, 0.0), |(xy, xx), point| (xy + (point.0 - x) * (point.1 - y), xx + (point.0 - x) * (point.0 - x)));
+    crate::num::share(xy, xx)
+}
+
+/// Waits until everything that must be zero is, and says how long that took.
+pub(crate) async fn rest(admin: &str) -> Result<Duration, String> {
+    let began = Instant::now();
+    loop {
+        let page = get(admin, "/metrics").await?;
+        let busy: Vec<&str> = page.lines().filter(|line| is_busy(line)).collect();
+        if busy.is_empty() {
+            return Ok(began.elapsed());
+        }
+        if began.elapsed() > REST_WITHIN {
+            return Err(format!("at rest these are not zero: {}", busy.join(", ")));
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn is_busy(line: &str) -> bool {
+    let Some((name, value)) = line.rsplit_once(' ') else { return false };
+    let name = name.split('{').next().unwrap_or_default();
+    AT_REST.contains(&name) && value.parse() != Ok(0.0)
+}
+
+/// The sum of a counter over its labels that contain `part`.
+pub(crate) fn total(page: &str, name: &str, part: &str) -> f64 {
+    let lines = page.lines().filter(|line| line.starts_with(name) && line.contains(part));
+    lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(mib: impl Fn(f64) -> f64) -> Memory {
+        Memory { points: (0..600).map(|n| (f64::from(n), mib(f64::from(n)))).collect() }
+    }
+
+    #[test]
+    fn growth_is_told_from_noise() {
+        assert!(!memory(|at| 60.0 + (at * 7.0) % 5.0).judge().1);
+        assert!(!memory(|at| at.min(200.0)).judge().1, "the first half does not count");
+        assert!(memory(|at| 60.0 + at * 0.02).judge().1, "six MiB in the second half");
+    }
+
+    #[test]
+    fn gauges_are_found_with_and_without_labels() {
+        for (line, busy) in [
+            ("ramjet_requests_inflight 0", false),
+            ("ramjet_requests_inflight 2", true),
+            ("ramjet_upstream_load_units{upstream=\"a\"} 1", true),
+            ("ramjet_requests_total{code=\"200\"} 7", false),
+            ("# HELP ramjet_requests_inflight Requests being served.", false),
+        ] {
+            assert_eq!(is_busy(line), busy, "{line}");
+        }
+        assert_eq!(total("a{x=\"1\"} 2\na{x=\"2\"} 3\nb 7", "a{", "x=\"2\""), 3.0);
+    }
+}

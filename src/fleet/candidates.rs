@@ -1,0 +1,172 @@
+//! The choice over the fleet: one pass that gathers what each replica is like right now, and the policies over it.
+//!
+//! Every replica is looked at for every request, so a look is a few loads: a row of numbers beside the lock of its work
+//! (see `work`), a few atomics, and what the walk over the index left for it. Nothing is locked but the residency,
+//! once for all. Which replicas are ones for the model was worked out before (see [`super::fits`]).
+
+use super::Fleet;
+use super::replica::Replica;
+use super::selection::RouteKey;
+use crate::policy::cost::Prospect;
+use crate::policy::estimate::Prior;
+use crate::policy::room::Room;
+use crate::policy::select::{Candidate, Decision};
+use crate::policy::{flight, hint, lane, slow_start};
+use crate::prefix::crowd::Session;
+use crate::prefix::residency::Residency;
+use crate::prefix::turns::Turn;
+use crate::types::ReplicaId;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Candidates; those of small fleets need no heap.
+pub(super) type Pool = SmallVec<[Candidate; 8]>;
+
+/// A value for each slot.
+type BySlot = SmallVec<[u32; 64]>;
+
+/// What the index says of a prompt.
+struct Overlaps<'a> {
+    residency: &'a Residency,
+    /// Leading blocks that each replica holds or is reading, and those that it holds.
+    all: BySlot,
+    confirmed: BySlot,
+    /// Tokens of a block.
+    block: f64,
+    /// Tokens of the prompt.
+    prompt: f64,
+    /// Its session before it.
+    session: Option<Session>,
+    /// The turn before, and after how many blocks it ended.
+    before: Option<(Turn, u32)>,
+}
+
+impl Overlaps<'_> {
+    /// Tokens that a replica holds after its `overlap`: the end of the turn before, unless that was evicted with more.
+    fn tail(&self, id: ReplicaId, overlap: u32) -> f64 {
+        match self.before {
+            Some((turn, end)) if turn.replica == id && overlap >= end => turn.after(overlap as usize, self.block),
+            _ => 0.0,
+        }
+    }
+
+    /// The cache of a replica that holds `overlap`, as the session sees it.
+    fn room(&self, id: ReplicaId, overlap: u32) -> Room {
+        let shared = self.session.map_or(f64::from(overlap) * self.block, |session| session.trunk);
+        self.residency.room(id, self.session, (self.prompt - shared).max(0.0))
+    }
+
+    fn candidate(&self, r: &Replica, now: f64) -> Candidate {
+        let (id, overlap) = (r.id, self.all[r.id.index()]);
+        Candidate {
+            id,
+            healthy: r.takes_requests(),
+            overlap,
+            tail: self.tail(id, overlap),
+            confirmed: self.confirmed[id.index()],
+            load: r.load(),
+            prospect: Prospect { room: self.room(id, overlap), ..r.prospect(now) },
+        }
+    }
+}
+
+impl Fleet {
+    /// Chooses among `pool` under the policy and the rules.
+    pub(super) fn choose<'a>(
+        &self,
+        pool: impl ExactSizeIterator<Item = &'a Arc<Replica>>,
+        key: &RouteKey<'_>,
+        chain: &[u64],
+    ) -> Option<Decision> {
+        let (request, candidates) = (key.request, self.candidates(pool, key, chain));
+        let in_lane = |id| self.replica(id).is_some_and(|r| r.spec.role.in_lane);
+        let lane = self.rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
+        let session = key.session.map(|session| (session, self.hints.home(session.key)));
+        let named = |id| self.replica(id).map_or(0, |r| r.name_hash);
+        lane::choose(request, &candidates, &self.params, lane, |group| {
+            let decision = flight::choose(request, group, &self.params)?;
+            Some(match session {
+                Some(hint) => hint::weigh(decision, hint, (request, group), &self.params, named),
+                None => decision,
+            })
+        })
+    }
+
+    /// The candidates among `pool` for a prompt.
+    fn candidates<'a>(
+        &self,
+        pool: impl ExactSizeIterator<Item = &'a Arc<Replica>>,
+        key: &RouteKey<'_>,
+        chain: &[u64],
+    ) -> Pool {
+        let residency = self.residency.read();
+        let overlaps = self.overlaps(&residency, key, chain);
+        let now = self.clock.now();
+        let window = self.rules.slow_start.as_secs_f64() * 1000.0;
+        let fits = self.fits.load();
+        let fitting = fits.of_model(key.model);
+        let mut candidates = Pool::with_capacity(pool.len());
+        // the shares of those that came back lately, by place: most have all of theirs
+        let mut back: SmallVec<[(usize, f64); 8]> = SmallVec::new();
+        for replica in pool.filter(|r| fitting.has(r.id) && !r.is_barred()) {
+            let share = slow_start::share(replica.age(now), window);
+            if share < 1.0 {
+                back.push((candidates.len(), share));
+            }
+            candidates.push(overlaps.candidate(replica, now));
+        }
+        let prior = Prior::of(candidates.iter().map(|c| c.prospect.rates));
+        candidates.iter_mut().for_each(|c| c.prospect.rates = c.prospect.rates.with(prior));
+        self.extend_trials(&mut candidates);
+        if !back.is_empty() {
+            let mut shares: SmallVec<[f64; 8]> = smallvec::smallvec![1.0; candidates.len()];
+            back.into_iter().for_each(|(place, share)| shares[place] = share);
+            slow_start::ease(&mut candidates, &shares);
+        }
+        candidates
+    }
+
+    fn overlaps<'a>(&self, residency: &'a Residency, key: &RouteKey<'_>, chain: &[u64]) -> Overlaps<'a> {
+        let (prompt, block) = (key.request.tokens.prompt, key.request.tokens.block);
+        let session = residency.session(key.previous);
+        let mut all: BySlot = smallvec::smallvec![0; self.replicas.len()];
+        if !chain.is_empty() {
+            residency.walk(chain, block, session, &mut all);
+        }
+        let mut confirmed = all.clone();
+        residency.confirmed(chain, &mut confirmed);
+        let before = residency.turn(key.previous).zip(key.previous.map(|place| place.blocks));
+        Overlaps { residency, all, confirmed, block, prompt, session, before }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Rules;
+    use super::super::testing::spec;
+    use super::*;
+    use crate::policy::select::RouteRequest;
+    use crate::policy::testing::{TURN, params};
+    use crate::types::PolicyKind;
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::time::Duration;
+
+    #[test]
+    fn a_replica_that_came_back_starts_slowly() {
+        let rules = Rules { slow_start: Duration::from_secs(3600), ..Rules::default() };
+        let fleet = Fleet::new(vec![spec("a"), spec("b")], params(PolicyKind::Load), 1 << 20).under(rules);
+        let request = RouteRequest { blocks: 0, ..TURN };
+        let loads = |load: u32| {
+            fleet.replicas().iter().for_each(|r| r.load.store(load, Relaxed));
+            let key = RouteKey { request, model: None, previous: None, session: None };
+            let seen = fleet.candidates(fleet.replicas().iter(), &key, &[]);
+            (seen[0].load, seen[1].load)
+        };
+        assert_eq!(loads(3), (3, 3));
+        fleet.replicas()[0].begin_anew(fleet.clock().now());
+        assert_eq!(loads(0), (0, 0));
+        let (emptied, other) = loads(3);
+        assert_eq!(other, 3);
+        assert!(emptied > 30, "{emptied}");
+    }
+}

@@ -1,0 +1,105 @@
+//! What nothing bypasses, at one replica: whether its engine is the one that it must be, and whether the guard of
+//! speculative decoding lets it be used.
+
+use super::replica::Replica;
+use crate::policy::admission::{Identity, Question, Seen};
+use crate::policy::health::FenceReason;
+
+impl Replica {
+    /// What its engine must be, if anything is asked of it.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.spec.role.identity.as_deref()
+    }
+
+    /// A question about its engine's identity is put now; what it brings goes to [`Replica::identified`].
+    pub fn ask_identity(&self) -> Question {
+        self.standing.lock().admission.ask()
+    }
+
+    /// The question was answered at `now`, milliseconds on the fleet's clock. An engine may be late `failures` times
+    /// before it is no longer believed.
+    pub fn identified(&self, question: Question, seen: Seen, failures: u32, now: f64) {
+        let before = self.refusal();
+        self.revise(now, |standing| standing.admission.on(question, seen, failures));
+        let after = self.refusal();
+        if let Some(why) = after.as_deref().filter(|_| after != before) {
+            log::warn!("replica {}: {why}", self.name());
+        }
+    }
+
+    /// Another engine may be there since `now`: it gets nothing until that has said who it is.
+    pub fn doubt_identity(&self, now: f64) {
+        if self.identity().is_some() {
+            self.revise(now, |standing| standing.admission.doubt());
+        }
+    }
+
+    /// Whether its engine is still to be asked who it is, or was not heard to say so.
+    pub fn is_unidentified(&self) -> bool {
+        self.standing.lock().admission.fence() == Some(FenceReason::IdentityUnknown)
+    }
+
+    /// How its engine differs from what it must be, if that is known.
+    pub fn refusal(&self) -> Option<String> {
+        self.standing.lock().admission.mismatch().map(ToString::to_string)
+    }
+
+    /// The guard of speculative decoding keeps new requests away for a reason, or no longer does.
+    pub fn quarantine(&self, reason: Option<FenceReason>, now: f64) {
+        self.revise(now, |standing| standing.quarantine = reason);
+    }
+
+    /// Why it does.
+    pub fn quarantined(&self) -> Option<FenceReason> {
+        self.standing.lock().quarantine
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::replica::{ReplicaSpec, Role};
+    use super::super::{Fleet, FleetHealth};
+    use super::*;
+    use crate::policy::flight::FlightParams;
+    use crate::policy::score::{AffinityParams, LoadParams};
+    use crate::policy::select::Params;
+    use crate::types::{Basis, PolicyKind};
+    use std::sync::Arc;
+
+    fn fleet() -> Fleet {
+        let identity = Arc::new(Identity { model: Some("m".to_owned()), ..Identity::default() });
+        let spec = |identity: &Option<Arc<Identity>>| ReplicaSpec {
+            name: String::new(),
+            host: String::new(),
+            port: 1,
+            prefix: String::new(),
+            authority: http::HeaderValue::from_static("h"),
+            models: vec![],
+            authorization: None,
+            role: Role { identity: identity.clone(), ..Role::default() },
+        };
+        let params = Params {
+            policy: PolicyKind::Load,
+            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
+            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+            flight: FlightParams::default(),
+        };
+        Fleet::new([Some(identity), None].iter().map(spec).collect(), params, 1 << 20)
+    }
+
+    #[test]
+    fn a_replica_with_an_identity_begins_outside_and_no_fail_open_lets_it_in() {
+        let fleet = fleet();
+        let [guarded, free] = [&fleet.replicas()[0], &fleet.replicas()[1]];
+        assert!(!guarded.is_healthy() && guarded.is_barred() && !guarded.takes_requests());
+        assert!(free.is_healthy() && free.identity().is_none());
+        free.quarantine(Some(FenceReason::Speculation), 0.0);
+        assert_eq!((fleet.health(), fleet.fails_open()), (FleetHealth::Unhealthy, false));
+        free.quarantine(None, 0.0);
+        guarded.identified(guarded.ask_identity(), Seen::Said(Ok(())), 2, 0.0);
+        assert_eq!(fleet.health(), FleetHealth::Ok);
+        guarded.doubt_identity(0.0);
+        free.doubt_identity(0.0);
+        assert!(guarded.is_unidentified() && guarded.is_barred() && free.is_healthy());
+    }
+}

@@ -1,0 +1,24 @@
+//! Signs of progress at a replica, as they come.
+
+use super::replica::{Replica, time_bits, time_of};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The shortest time between two signs of progress that counts as a silence, in milliseconds.
+const GAP_MS: f64 = 50.0;
+
+impl Replica {
+    /// Something was generated there at `now`, milliseconds on the fleet's clock.
+    pub fn hear(&self, now: f64) {
+        let last = time_of(self.heard.fetch_max(time_bits(now), Relaxed));
+        if now - last > GAP_MS {
+            // a silence has ended; shorter ones are none, and most pieces of answers end here
+            self.work.lock().watch.hear_after(last, now);
+        }
+    }
+
+    /// Nobody listened until `now`: whether something was generated is not known.
+    pub fn overhear(&self, now: f64) {
+        self.heard.fetch_max(time_bits(now), Relaxed);
+        self.work.lock().watch.heard_by(now);
+    }
+}

@@ -1,0 +1,168 @@
+//! A replica with an identity gets requests only while its engine says that it has it: never before, never while nobody
+//! knows, and never because nobody else is left.
+
+use crate::support::client::{self, get};
+use crate::support::engine::Engine;
+use crate::support::ramjet::{Ramjet, Start};
+use crate::support::{chat_body, until};
+
+const LISTED: &str = r#"{"id":"m","max_model_len":4096,"owned_by":"vllm"}"#;
+const VERSION: &str = r#"{"version":"0.32.0"}"#;
+const DOCUMENT: &str = "weights of may\n";
+/// Of the document.
+const DIGEST: &str = "c979ce65c650b5a8d6d0353467cf2aab8c3de8567385b679dbf5b7bab028e174";
+const CONFIG: &str = "  generation: { mode: off }\n  errors: { mode: off }\nrouting: { policy: round_robin }";
+
+async fn engine() -> Engine {
+    let engine = Engine::start().await;
+    engine.lists(LISTED);
+    engine.shows("/version", 200, VERSION);
+    engine.shows("/identity", 200, DOCUMENT);
+    engine
+}
+
+fn guarded(engine: &Engine) -> String {
+    format!(
+        "{{ name: guarded, url: \"http://{}\", models: [m], identity: {{ model: m, context: 4096, engine_version: 0.32.0, document: \
+         /identity, document_sha256: {DIGEST} }} }}",
+        engine.addr
+    )
+}
+
+async fn fence(ramjet: &Ramjet) -> Option<String> {
+    let json = get(ramjet.api, "/health").await.unwrap().json();
+    json["replicas"][0]["fence"].as_str().map(str::to_owned)
+}
+
+async fn status(ramjet: &Ramjet) -> u16 {
+    client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap().status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_difference_fences_until_it_is_gone_and_is_named_everywhere() {
+    let engine = engine().await;
+    let ramjet = Ramjet::start_with(Start { replicas: &[guarded(&engine)], config: CONFIG, ..Start::default() }).await;
+    until("let in", || async { fence(&ramjet).await.is_none() }).await;
+    let other = |listed: &str| engine.lists(listed);
+    let break_it: [(&str, &dyn Fn()); 5] = [
+        ("identity_model", &|| other(r#"{"id":"m2","max_model_len":4096}"#)),
+        ("identity_context", &|| other(r#"{"id":"m","max_model_len":8192}"#)),
+        ("identity_version", &|| engine.shows("/version", 200, r#"{"version":"0.33.0"}"#)),
+        ("identity_document", &|| engine.shows("/identity", 200, "weights of june\n")),
+        ("identity_document", &|| engine.shows("/identity", 404, DOCUMENT)),
+    ];
+    for (reason, act) in break_it {
+        act();
+        until(reason, || async { fence(&ramjet).await.as_deref() == Some(reason) }).await;
+        let before = engine.seen().len();
+        // nobody else is there, and still: no failing open
+        assert_eq!(status(&ramjet).await, 503);
+        assert_eq!((engine.seen().len(), ramjet.metric("ramjet_route_fail_open").await), (before, 0.0));
+        let shown = get(ramjet.admin, "/api/fleet").await.unwrap().json();
+        let replica = &shown["replicas"][0];
+        assert_eq!((&replica["state"], &replica["reason"]), (&"fenced".into(), &reason.into()));
+        assert!(replica["detail"].as_str().unwrap().contains("is configured, the engine says"), "{shown}");
+        let moves = ramjet.series("ramjet_upstream_transitions_total").await;
+        assert!(moves.iter().any(|(l, n)| l.contains(&format!("\"{reason}\"")) && *n >= 1.0), "{moves:?}");
+        engine.lists(LISTED);
+        engine.shows("/version", 200, VERSION);
+        engine.shows("/identity", 200, DOCUMENT);
+        until("let in again", || async { fence(&ramjet).await.is_none() }).await;
+        assert_eq!(status(&ramjet).await, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_let_in_unseen() {
+    let engine = engine().await;
+    // it answers probes, and not yet this
+    engine.shows("/identity", 503, "");
+    let ramjet = Ramjet::start_with(Start { replicas: &[guarded(&engine)], config: CONFIG, ..Start::default() }).await;
+    until("probed", || async { engine.probes() >= 4 }).await;
+    assert_eq!((fence(&ramjet).await.as_deref(), status(&ramjet).await), (Some("identity_unknown"), 503));
+    assert!(engine.seen().is_empty());
+    engine.shows("/identity", 200, DOCUMENT);
+    until("let in", || async { fence(&ramjet).await.is_none() }).await;
+    assert_eq!(status(&ramjet).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_engine_at_the_same_address_gets_nothing_before_it_was_asked() {
+    let first = engine().await;
+    let replicas = &[guarded(&first)];
+    // so seldom that no probe sees anything
+    let start = Start { replicas, config: CONFIG, probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    until("let in", || async { fence(&ramjet).await.is_none() }).await;
+    // leaves a kept connection behind
+    assert_eq!(status(&ramjet).await, 200);
+    let addr = first.addr;
+    first.stop().await;
+    let second = Engine::start_at(addr).await;
+    second.lists(r#"{"id":"m2","max_model_len":4096,"owned_by":"vllm"}"#);
+    second.shows("/version", 200, VERSION);
+    second.shows("/identity", 200, DOCUMENT);
+    until("refused", || async { fence(&ramjet).await.as_deref() == Some("identity_model") }).await;
+    assert_eq!((status(&ramjet).await, second.seen().len()), (503, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_gone_is_in_doubt_while_its_peer_answers() {
+    let (first, peer) = (engine().await, engine().await);
+    let replicas = &[guarded(&first), format!("{{ url: \"http://{}\" }}", peer.addr)];
+    let start = Start { replicas, config: CONFIG, probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    until("let in", || async { fence(&ramjet).await.is_none() }).await;
+    first.stop().await;
+    until("in doubt", || async {
+        assert_eq!(status(&ramjet).await, 200);
+        fence(&ramjet).await.as_deref() == Some("identity_unknown")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_may_have_one_identity_and_replicas_their_own() {
+    let (a, b) = (engine().await, engine().await);
+    b.shows("/version", 200, r#"{"version":"0.33.0"}"#);
+    let replica = |engine: &Engine, own: &str| format!("{{ url: \"http://{}\"{own} }}", engine.addr);
+    for (own, wanted) in [("", Some("identity_version")), (", identity: { engine_version: 0.33.0 }", None)] {
+        let replicas = &[replica(&b, own), replica(&a, "")];
+        let start =
+            Start { replicas, config: CONFIG, fleet: "  identity: { engine_version: 0.32.0 }\n", ..Start::default() };
+        let ramjet = Ramjet::start_with(start).await;
+        until("known", || async {
+            let json = get(ramjet.api, "/health").await.unwrap().json();
+            json["replicas"][1]["fence"].is_null() && fence(&ramjet).await.as_deref() == wanted
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_of_other_models_than_configured_is_fenced_and_one_that_takes_any_name_is_not() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let replica = |engine: &Engine| format!("{{ url: \"http://{}\", models: [m] }}", engine.addr);
+    let replicas = &[replica(&a), replica(&b)];
+    let ramjet = Ramjet::start_with(Start { replicas, config: CONFIG, ..Start::default() }).await;
+    a.lists(r#"{"id":"m2","owned_by":"vllm"}"#);
+    b.lists(r#"{"id":"m2","owned_by":"llamacpp"}"#);
+    until("fenced", || async { fence(&ramjet).await.as_deref() == Some("model") }).await;
+    for _ in 0..4 {
+        assert_eq!(status(&ramjet).await, 200);
+    }
+    assert!(a.seen().is_empty() && get(ramjet.api, "/health").await.unwrap().json()["replicas"][1]["fence"].is_null());
+    a.lists(LISTED);
+    until("back", || async { fence(&ramjet).await.is_none() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_probe_delays_no_other() {
+    let (slow, quick) = (Engine::start().await, Engine::start().await);
+    let replicas =
+        &[format!("{{ url: \"http://{}/slow\" }}", slow.addr), format!("{{ url: \"http://{}\" }}", quick.addr)];
+    let ramjet = Ramjet::start_with(Start { replicas, config: CONFIG, ..Start::default() }).await;
+    until("late twice", || async { fence(&ramjet).await.as_deref() == Some("timeout") }).await;
+    // two time-outs of two seconds, one after another, at ten probes a second
+    assert!(quick.probes() >= 12, "{}", quick.probes());
+}
