@@ -36,9 +36,9 @@ pub enum Unread {
 /// How many times its size a body may expand. Prompts come to ten or twenty; what deflate can do at most is a thousand.
 pub const DENSEST: usize = 100;
 /// Below this size the ratio plays no part.
-const HARMLESS: usize = 1 << 20;
+pub(super) const HARMLESS: usize = 1 << 20;
 /// The largest window of zstd, as RFC 9659 has it for HTTP: 8 MiB.
-const ZSTD_WINDOW_LOG: u32 = 23;
+pub(super) const ZSTD_WINDOW_LOG: u32 = 23;
 
 impl Coding {
     /// The coding that the values of `Content-Encoding` name, if any.
@@ -95,7 +95,7 @@ impl Coding {
 const BROTLI_BUFFER: usize = 16 << 10;
 
 /// RFC 1950, section 2.2: method 8, and a multiple of 31.
-fn has_zlib_head(body: &[u8]) -> bool {
+pub(super) fn has_zlib_head(body: &[u8]) -> bool {
     let [method, flags, ..] = body else { return false };
     method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31)
 }

@@ -7,6 +7,7 @@ pub mod answer;
 pub mod canonical;
 pub mod catalogue;
 pub mod compat;
+pub mod decoder;
 pub mod edit;
 pub mod encoding;
 pub mod endpoint;

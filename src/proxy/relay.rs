@@ -6,6 +6,8 @@ use super::context::Context;
 use super::explain;
 use super::headers::{drop_hop_by_hop, suit_version};
 use crate::api::answer::{StreamReader, Usage, WholeReader};
+use crate::api::decoder::Decoder;
+use crate::api::encoding::Coding;
 use crate::api::endpoint::Endpoint;
 use crate::fleet::pins::id_key;
 use crate::fleet::reservation::Reported;
@@ -13,16 +15,19 @@ use crate::policy::retry::Failure;
 use crate::prefix::residency::Served;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{StatusCode, Version};
+use http::{HeaderValue, StatusCode, Version};
 use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 /// What is known of the answer.
 #[derive(Default)]
 pub(super) struct Relay {
     reader: Reader,
+    /// Reads what comes compressed.
+    decoder: Option<Decoder>,
     pub(super) usage: Usage,
     /// The engine answered with a success status.
     pub(super) good: bool,
@@ -69,17 +74,8 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
     ctx.relay.good = response.status.is_success();
     let kind = response.headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());
     ctx.relay.stream = kind.starts_with(b"text/event-stream");
-    if ctx.relay.good && ctx.endpoint.is_inference() && !response.headers.contains_key(CONTENT_ENCODING) {
-        let is_kept = ctx.endpoint == Endpoint::Responses && !ctx.prompt.is_stateless;
-        ctx.relay.reader = match (ctx.relay.stream, is_kept) {
-            (true, false) => Reader::Stream(Box::default()),
-            (true, true) => Reader::Stream(Box::new(StreamReader::with_id())),
-            (false, false) => Reader::Whole(WholeReader::default()),
-            (false, true) => Reader::Whole(WholeReader::with_ids(&["id"])),
-        };
-    }
-    if ctx.relay.good && tells_ids(session.req_header(), response, ctx.endpoint) {
-        ctx.relay.reader = Reader::Whole(WholeReader::with_ids(&["id", "output_file_id", "error_file_id"]));
+    if ctx.relay.good && (ctx.endpoint.is_inference() || tells_ids(session.req_header(), response, ctx.endpoint)) {
+        ctx.relay.read(response, ctx.endpoint, ctx.prompt.is_stateless);
     }
     if let (false, Some(attempt)) = (matches!(ctx.relay.reader, Reader::Stream(_)), &mut ctx.attempt) {
         attempt.reservation.shows_no_token();
@@ -87,11 +83,29 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
     Ok(())
 }
 
+/// What a piece says, where the answer is compressed. One that is not what its coding says, or expands beyond reason, is
+/// read no further.
+fn plain<'a>(piece: &'a [u8], ctx: &mut Context) -> Cow<'a, [u8]> {
+    match ctx.relay.decoder.as_mut().map(|decoder| decoder.push(piece)) {
+        None => Cow::Borrowed(piece),
+        Some(Ok(plain)) => Cow::Owned(plain),
+        Some(Err(why)) => {
+            log::debug!("request {}: its answer cannot be decoded: {why:?}", ctx.id);
+            ctx.relay.decoder = None;
+            ctx.relay.reader = Reader::None;
+            if let Some(attempt) = &mut ctx.attempt {
+                attempt.reservation.shows_no_token();
+            }
+            Cow::Borrowed(&[])
+        }
+    }
+}
+
 /// Whether an answer describes a file or a batch; the content of a file describes nothing, though it may look alike.
 fn tells_ids(request: &RequestHeader, response: &ResponseHeader, endpoint: Endpoint) -> bool {
     let is_json = response.headers.get(CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"application/json"));
     let is_content = request.uri.path().trim_end_matches('/').ends_with("/content");
-    endpoint.names_kept() && is_json && !is_content && !response.headers.contains_key(CONTENT_ENCODING)
+    endpoint.names_kept() && is_json && !is_content
 }
 
 /// Whether a head is the answer: not an interim one, but the switch to another protocol is.
@@ -103,6 +117,8 @@ impl Proxy {
     /// `response_body_filter`: one piece of the answer.
     pub(super) fn on_piece(&self, piece: Option<&Bytes>, end: bool, ctx: &mut Context) {
         let piece = piece.map_or(&[][..], |p| p);
+        let came = !piece.is_empty();
+        let piece = &*plain(piece, ctx);
         match &mut ctx.relay.reader {
             Reader::Stream(reader) => {
                 let state = reader.push(piece);
@@ -133,15 +149,15 @@ impl Proxy {
                     let ids = reader.ids();
                     self.remember(ids, ctx);
                 }
-                if !piece.is_empty() {
+                if came {
                     self.heard(ctx);
                 }
                 // an answer that is not streamed begins when all of it was generated
                 self.prefill_done(ctx);
             }
             Reader::None if ctx.relay.good => {
-                if !piece.is_empty() && ctx.endpoint.is_inference() {
-                    // compressed: what it is cannot be told
+                if came && ctx.endpoint.is_inference() {
+                    // in a coding that cannot be read: what it is cannot be told
                     self.heard(ctx);
                 }
                 if end {
@@ -211,6 +227,23 @@ impl Proxy {
 }
 
 impl Relay {
+    /// Decides how a good answer is read; one in a coding that is not known is not.
+    fn read(&mut self, response: &ResponseHeader, endpoint: Endpoint, is_stateless: bool) {
+        let values = response.headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
+        let Ok(decoder) = Coding::of(values).and_then(|coding| coding.map(Decoder::new).transpose()) else { return };
+        self.decoder = decoder;
+        let is_kept = endpoint == Endpoint::Responses && !is_stateless;
+        self.reader = match (self.stream, is_kept) {
+            _ if endpoint.names_kept() => {
+                Reader::Whole(WholeReader::with_ids(&["id", "output_file_id", "error_file_id"]))
+            }
+            (true, false) => Reader::Stream(Box::default()),
+            (true, true) => Reader::Stream(Box::new(StreamReader::with_id())),
+            (false, false) => Reader::Whole(WholeReader::default()),
+            (false, true) => Reader::Whole(WholeReader::with_ids(&["id"])),
+        };
+    }
+
     /// Whether anything was generated; of an answer that is not streamed, whether it is one that could tell.
     pub(super) fn has_generated(&self) -> bool {
         match &self.reader {

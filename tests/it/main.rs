@@ -6,6 +6,7 @@ mod bodies;
 mod chaos;
 mod clients;
 mod compat;
+mod decoded;
 mod dialects;
 mod draining;
 mod encoded;

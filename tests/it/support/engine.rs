@@ -216,6 +216,8 @@ async fn perform(stream: &mut TcpStream, play: &str, shared: &Shared) -> bool {
         "close-next" => return answer(stream, 200, "", b"{\"ok\":true}").await.is_ok() && wait_readable(stream).await,
         // bytes as given, then the connection stays open
         "raw" => stream.write_all(unescaped(argument).as_bytes()).await,
+        // parts of bytes in hexadecimal, separated by commas: each of them but the first when the test says so
+        "hex" => super::hex::send(stream, argument, &shared.calls).await,
         // bytes as given, then a reset
         "raw-reset" => {
             let _unsent = stream.write_all(unescaped(argument).as_bytes()).await;

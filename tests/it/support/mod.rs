@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod engine;
+pub(crate) mod hex;
 pub(crate) mod ramjet;
 
 use std::future::Future;
