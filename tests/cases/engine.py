@@ -69,6 +69,10 @@ class Engine:
         h = f"[{self.host}]" if ":" in self.host else self.host
         self.authority = f"{h}:{self.port}"
 
+    def refuses(self):
+        """Whether nobody listens at its port."""
+        return "closed" in self.spec.get("port", "")
+
     def accept(self, wire):
         self.wires.add(wire)
         task = asyncio.get_running_loop().create_task(self.serve(wire))

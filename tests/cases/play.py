@@ -22,6 +22,14 @@ CHAT = {
     "http": "1.1",
     "headers": {"content-type": "application/json"},
 }
+PATIENCE = 1.2  # seconds for what ramjet and engines do by themselves
+
+
+async def until(condition, limit=PATIENCE):
+    """Waits until `condition` holds, but no longer than `limit` seconds."""
+    end = now() + limit
+    while not condition() and now() < end:
+        await asyncio.sleep(0.01)
 
 
 class Skip(Exception):
@@ -77,11 +85,27 @@ class Play:
         self.proc = ramjet.Process(self.binary, self.spec(workers, **more))
         await self.proc.spawn()
         ready = await self.proc.ready(alive=bool(workers))
-        dead = any(e.plug for e in self.fleets[-1].engines) or self.fleets[-1].uses_loading("E1")
-        await asyncio.sleep(1.2 if dead else 0.25)
+        if ready is not None:
+            await self.probed(workers or [])
         self.jobs.append(asyncio.ensure_future(self.proc.watch()))
-        await asyncio.sleep(0.06)
+        await until(lambda: self.proc.base or self.proc.rc is not None)
         return ready
+
+    async def probed(self, workers):
+        """Waits until ramjet has looked at each engine: one that listens has answered it, any other is fenced."""
+        asked = [e for e in self.fleets[-1].engines if any(f":{e.port}" in url for url in workers)]
+        silent = [e for e in asked if e.plug and not e.refuses()]  # what does not answer is not known so soon
+
+        def has_answered(e):
+            return any(r.engine is e and r.method == "GET" and not r.mark and r.t_done for r in self.log)
+
+        end = now() + PATIENCE
+        while now() < end and self.proc.rc is None:
+            wrong = [e for e in asked if e.refuses() or e.state == "loading"]
+            fenced = (await self.proc.get("/health")).text.count('"fenced"')
+            if all(has_answered(e) for e in asked if e not in silent and e not in wrong) and fenced >= len(wrong):
+                return
+            await asyncio.sleep(0.02)
 
     async def stop_ramjet(self):
         if self.proc:
@@ -176,8 +200,10 @@ class Play:
         if s["request"]["method"] == "GET":
             self.drain = await self.proc.get("/health")
         else:
-            self.jobs.append(asyncio.ensure_future(self.one(s["request"], step=i, into=self.late)))
-            await asyncio.sleep(0.05)
+            before = len(self.posts())
+            job = asyncio.ensure_future(self.one(s["request"], step=i, into=self.late))
+            self.jobs.append(job)
+            await until(lambda: job.done() or len(self.posts()) > before)
 
     async def on_request(self, s, i):
         self.last_step = i
@@ -191,8 +217,11 @@ class Play:
                 pass
 
     async def on_background(self, s, i):
-        self.jobs.append(asyncio.ensure_future(self.many(s["background"], i, into=self.background)))
-        await asyncio.sleep(0.5)
+        before, n = len(self.posts()), self.sized("repeat", i, s["background"].get("repeat", 1))
+        job = asyncio.ensure_future(self.many(s["background"], i, into=self.background))
+        self.jobs.append(job)
+        # all at the engines, as far as they get there
+        await until(lambda: job.done() or len(self.posts()) >= before + n, 0.5)
 
     async def on_wait_ms(self, s, i):
         await asyncio.sleep(self.sized("waits", i, 0 if isinstance(s["wait_ms"], str) else s["wait_ms"]) / 1000)
@@ -215,8 +244,9 @@ class Play:
         elif "restart" in cmd:
             self.assign()
             s = shares(self, self.replies)
-            self.jobs.append(asyncio.ensure_future(fleet[max(s, key=s.get)].restart(cmd["down_ms"])))
-            await asyncio.sleep(0.1)
+            engine = fleet[max(s, key=s.get)]
+            self.jobs.append(asyncio.ensure_future(engine.restart(cmd["down_ms"])))
+            await until(lambda: engine.server is None)
 
     async def on_dns(self, s, _):
         with open(self.hosts, "w") as f:
@@ -262,7 +292,7 @@ class Play:
         if self.setup.get("parallel_variants"):
 
             async def later(i, v):
-                await asyncio.sleep(0.3 * i)
+                await until(lambda: len(self.posts()) >= i)  # one after the other, so that none takes another's place
                 await self.one(v, variant=i + 1)
 
             await asyncio.gather(*(later(i, v) for i, v in enumerate(out)))
