@@ -41,7 +41,7 @@ def node_of(python):
 
 
 def modules(python):
-    """The folder with the programs in JavaScript and the packages of the lock file beside them."""
+    """The folder with the packages of the lock file."""
     node, lock = node_of(python), HERE / "node" / "package-lock.json"
     npm = [node / "bin" / "node", node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"]
 
@@ -87,13 +87,19 @@ def simulated(ramjet, logs):
         yield served.url, f"http://127.0.0.1:{admin}", engines
 
 
-def command(program, python, packages):
+def beside_packages(packages, folder):
+    """A folder with the programs in JavaScript, which look for their packages beside them."""
+    folder.mkdir()
+    (folder / "node_modules").symlink_to(packages / "node_modules")
+    for program in (HERE / "node").glob("*.mjs"):
+        shutil.copy2(program, folder)
+    return folder
+
+
+def command(program, python, folder):
     if program.endswith(".py"):
         return [python, HERE / program]
-    # packages are looked for beside the program, so it runs where they are
-    for each in (HERE / "node").glob("*.mjs"):
-        shutil.copy2(each, packages)
-    return [node_of(python) / "bin" / "node", packages / pathlib.Path(program).name]
+    return [node_of(python) / "bin" / "node", folder / pathlib.Path(program).name]
 
 
 def play(args, stage, log):
@@ -123,9 +129,10 @@ def all_checks(ramjet, programs, tools, logs):
         words = {k: v for k, v in vars(dialects).items() if k.isupper() and isinstance(v, (str, int))}
         stage = {"ramjet": url, "engine": engines[0], "key": KEY, "engine_key": ENGINE_KEY, "max_body": MAX_BODY}
         stage |= {"ramjet_llama": llama_router.url, "llama": llamas[0].url, "words": words}
+        folder = beside_packages(packages, logs / "node")
         for program in programs:
             name = pathlib.Path(program).stem
-            yield from ((name, *each) for each in play(command(program, python, packages), stage, logs / f"{name}.log"))
+            yield from ((name, *each) for each in play(command(program, python, folder), stage, logs / f"{name}.log"))
         yield "all", "nothing is left in flight", rests(admin) and rests(llama_router.admin), ""
 
 
