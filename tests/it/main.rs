@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected should stop")]
 
+mod adapters;
 mod bodies;
 mod chaos;
 mod clients;
