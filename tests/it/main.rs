@@ -22,6 +22,7 @@ mod leaving;
 mod models;
 mod oddities;
 mod overload;
+mod phases;
 mod ranks;
 mod relaying;
 mod routing;
