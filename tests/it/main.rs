@@ -15,6 +15,7 @@ mod failover;
 mod fencing;
 mod flight;
 mod frozen;
+mod heads;
 mod health;
 mod kept;
 mod lane;
