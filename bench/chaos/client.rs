@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::engine::{X_CHAOS, X_GENERATION};
+use super::ledger::Ledger;
 use super::plan::{Ask, Manner};
 use super::wire::Wire;
 use crate::num::{millis, size, to_float};
@@ -19,6 +20,14 @@ use crate::num::{millis, size, to_float};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A body goes out in pieces of so many bytes.
 const PIECE: usize = 30_000;
+/// Windows that the largest answers fill, so that the router has to wait, and in which small frames may wait. When
+/// unread frames lack more than half of a connection's window to 256 bytes each, the library (`h2` 0.4.20) breaks the
+/// connection, with the answers of all who share it (`too_many_data_frames`): of the protocol's 64 KiB, 210 tokens do.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// Room is given back in steps of so many bytes. Given back with each frame, to a router that waits for it, it is as
+/// much as that frame, so is the next frame, each split leaves smaller ones, and a slow reader gets nothing but splinters.
+const GIVEN_BACK: usize = 32 << 10;
 
 /// How an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,11 +50,14 @@ pub(crate) struct Outcome {
     pub(crate) error: Option<String>,
     pub(crate) body: Vec<u8>,
     pub(crate) ending: Ending,
+    /// what the client saw of a cut, by whom and with which code
+    pub(crate) why: String,
 }
 
 impl Default for Outcome {
     fn default() -> Self {
-        Self { status: None, generation: None, error: None, body: Vec::new(), ending: Ending::Cut }
+        let (body, why) = (Vec::new(), String::new());
+        Self { status: None, generation: None, error: None, body, ending: Ending::Cut, why }
     }
 }
 
@@ -62,7 +74,21 @@ impl Outcome {
 pub(crate) enum Connection {
     H1(Option<Wire>),
     /// shared by several clients
-    H2(&'static Mutex<Option<SendRequest<Bytes>>>),
+    H2(&'static Shared),
+}
+
+/// A connection over HTTP/2.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    sender: Mutex<Option<SendRequest<Bytes>>>,
+    /// told when somebody breaks it: whatever an engine does, those who share it must not suffer
+    ledger: Ledger,
+}
+
+impl Shared {
+    pub(crate) fn new(ledger: &Ledger) -> Self {
+        Self { sender: Mutex::default(), ledger: ledger.clone() }
+    }
 }
 
 impl Connection {
@@ -80,7 +106,10 @@ impl Connection {
         let gave_up = if matches!(ask.manner, Manner::Leaves(_)) { Ending::Left } else { Ending::Hung };
         outcome.ending = match ended {
             Ok(Ok(ending)) => ending,
-            Ok(Err(_)) => Ending::Cut,
+            Ok(Err(error)) => {
+                outcome.why = error.to_string();
+                Ending::Cut
+            }
             Err(_) => gave_up,
         };
         if let (Connection::H1(kept), true) = (self, outcome.ending != Ending::Whole) {
@@ -152,23 +181,18 @@ async fn h1(kept: &mut Option<Wire>, host: &str, id: u64, ask: &Ask, outcome: &m
 
 // === HTTP/2 ===
 
-async fn h2(
-    shared: &Mutex<Option<SendRequest<Bytes>>>,
-    host: &str,
-    id: u64,
-    ask: &Ask,
-    outcome: &mut Outcome,
-) -> io::Result<Ending> {
-    let broken = |error: h2::Error| io::Error::other(error);
-    let kept = shared.lock().clone();
+async fn h2(shared: &Shared, host: &str, id: u64, ask: &Ask, outcome: &mut Outcome) -> io::Result<Ending> {
+    // in full: who broke it, with which code, and why
+    let broken = |error: h2::Error| io::Error::other(format!("{error:?}"));
+    let kept = shared.sender.lock().clone();
     let sender = match kept {
         Some(sender) => sender,
         None => connect(shared, host).await?,
     };
-    let Ok(mut sender) = sender.ready().await else {
-        *shared.lock() = None;
-        return Err(io::ErrorKind::NotConnected.into());
-    };
+    let mut sender = sender.ready().await.map_err(|error| {
+        *shared.sender.lock() = None;
+        broken(error)
+    })?;
     let mut request = http::Request::post(format!("http://{host}{}", ask.kind.path()))
         .header("content-type", "application/json")
         .header(X_CHAOS, id);
@@ -195,13 +219,20 @@ async fn h2(
     Ok(Ending::Whole)
 }
 
-async fn connect(shared: &Mutex<Option<SendRequest<Bytes>>>, host: &str) -> io::Result<SendRequest<Bytes>> {
+async fn connect(shared: &Shared, host: &str) -> io::Result<SendRequest<Bytes>> {
     let stream = TcpStream::connect(host).await?;
-    let (sender, connection) = h2::client::handshake(stream).await.map_err(io::Error::other)?;
-    // it ends with the last one who holds a sender, or with the socket, and then there is nothing to say
-    tokio::spawn(async move { drop(connection.await) });
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
+    let (sender, connection) = builder.handshake(stream).await.map_err(io::Error::other)?;
+    let ledger = shared.ledger.clone();
+    // it ends with the last one who holds a sender; else somebody broke it
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            ledger.violation(format!("a connection of HTTP/2 broke: {error:?}"));
+        }
+    });
     // of two who connect at once, both go on and one is remembered
-    *shared.lock() = Some(sender.clone());
+    *shared.sender.lock() = Some(sender.clone());
     Ok(sender)
 }
 
@@ -227,9 +258,14 @@ impl Upload {
 }
 
 async fn download(mut body: RecvStream, manner: Manner, outcome: &mut Outcome) -> Result<(), h2::Error> {
+    let mut taken = 0;
     while let Some(piece) = body.data().await {
         let piece = piece?;
-        body.flow_control().release_capacity(piece.len())?;
+        taken += piece.len();
+        // the rest comes back with the stream's end
+        if taken >= GIVEN_BACK {
+            body.flow_control().release_capacity(std::mem::take(&mut taken))?;
+        }
         outcome.body.extend_from_slice(&piece);
         if let Some(pause) = pause(manner) {
             sleep(pause).await;
@@ -250,5 +286,47 @@ pub(crate) async fn get(host: &str, path: &str) -> Result<String, String> {
     match tokio::time::timeout(PATIENCE, asked).await {
         Ok(answer) => answer.map_err(|error| format!("{host}{path}: {error}")),
         Err(_) => Err(format!("{host}{path} does not answer")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    /// Small and many: within the protocol's window, beyond what the library lets wait in it.
+    const FRAME: &[u8] = &[b'x'; 100];
+    const FRAMES: usize = 500;
+
+    /// Answers each request on one connection, one after the other.
+    async fn serve(listener: TcpListener) {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut connection = h2::server::handshake(stream).await.unwrap();
+        while let Some(Ok((_, mut respond))) = connection.accept().await {
+            let mut body = respond.send_response(http::Response::new(()), false).unwrap();
+            (0..FRAMES).for_each(|n| body.send_data(Bytes::from_static(FRAME), n + 1 == FRAMES).unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn one_who_reads_late_does_not_break_the_connection_of_all_who_share_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        tokio::spawn(serve(listener));
+        let shared = Shared::default();
+        let mut sender = connect(&shared, &host).await.unwrap();
+        let mut answers = Vec::new();
+        // who is asked first has sent all when the second answers
+        for _ in 0..2 {
+            let request = http::Request::get(format!("http://{host}/")).body(()).unwrap();
+            let (answer, _) = sender.send_request(request, true).unwrap();
+            answers.push(answer.await.unwrap().into_body());
+        }
+        for body in answers {
+            let mut outcome = Outcome::default();
+            download(body, Manner::Stays, &mut outcome).await.unwrap();
+            assert_eq!(outcome.body.len(), FRAMES * FRAME.len());
+        }
+        assert_eq!(shared.ledger.violations(), Vec::<String>::new());
     }
 }

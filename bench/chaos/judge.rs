@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::client::{Ending, Outcome};
 use super::ledger::{Attempt, End, Ledger};
 use super::plan::{self, Ask, Framing};
+use crate::num::to_float;
 
 /// The router's words for what engines did. Any other error is its own.
 const BY_ENGINES: [&str; 5] =
@@ -18,6 +19,8 @@ pub(crate) struct Tally {
     pub(crate) endings: BTreeMap<String, u64>,
     pub(crate) requests: u64,
     pub(crate) bytes: u64,
+    /// whose clients left
+    left: Vec<u64>,
 }
 
 /// What an engine meant to send, and whether to its end.
@@ -33,17 +36,30 @@ impl Tally {
     pub(crate) fn add(&mut self, seed: u64, id: u64, ask: &Ask, outcome: &Outcome, ledger: &Ledger) {
         self.requests += 1;
         self.bytes += outcome.body.len() as u64;
+        if outcome.ending == Ending::Left {
+            self.left.push(id);
+        }
         match judge(seed, id, ask, outcome, ledger) {
             Ok(ending) => *self.endings.entry(ending).or_default() += 1,
             Err(what) => {
                 let (kind, ending, n) = (ask.kind, outcome.ending, outcome.body.len());
-                let (status, attempts) = (outcome.status, ledger.attempts(id));
+                let (status, why, attempts) = (outcome.status, &outcome.why, ledger.attempts(id));
                 ledger.violation(format!(
-                    "request {id} ({kind:?}, {:?}): {what}; status {status:?}, {n} bytes, {ending:?}, attempts {attempts:?}",
+                    "request {id} ({kind:?}, {:?}): {what}; status {status:?}, {n} bytes, {ending:?} ({why}), attempts {attempts:?}",
                     ask.manner
                 ));
             }
         }
+    }
+
+    /// Judges how many clients the router counts as having left, once all is over. It counts none that stayed, and all for
+    /// whom it hung up on an engine. Between the two are those that left before their request had come, as its answer was
+    /// complete, or as something else ended it: it is for the router to say which came first.
+    pub(crate) fn left(&self, counted: f64, ledger: &Ledger) -> Result<String, String> {
+        let (least, most) = (self.left.iter().filter(|id| ledger.hung_up(**id)).count(), self.left.len());
+        let text =
+            format!("the router counts {counted} clients that left, of {most}; it hung up on engines for {least}");
+        if (to_float(least as u64)..=to_float(most as u64)).contains(&counted) { Ok(text) } else { Err(text) }
     }
 }
 
@@ -151,8 +167,8 @@ mod tests {
         let (length, is_whole) = fault.sends(answer.body.len(), ask.kind);
         let ending = if is_whole { Ending::Whole } else { Ending::Cut };
         let generation = Some(plan::name(id, 0));
-        let mut outcome =
-            Outcome { status: Some(200), generation, error: None, body: answer.body[..length].to_vec(), ending };
+        let body = answer.body[..length].to_vec();
+        let mut outcome = Outcome { status: Some(200), generation, body, ending, ..Outcome::default() };
         change(&mut outcome);
         judge(SEED, id, &ask, &outcome, &ledger)
     }
@@ -191,6 +207,20 @@ mod tests {
         }
         let whole = said(is_cut, End::Cut, |answer| answer.ending = Ending::Whole);
         assert_eq!(whole, Err("a cut answer ended as if it were whole".to_owned()));
+    }
+
+    #[test]
+    fn who_left_is_counted_and_nobody_else() {
+        let (ledger, mut tally) = (Ledger::default(), Tally::default());
+        for id in 0..2 {
+            let outcome = Outcome { ending: Ending::Left, ..Outcome::default() };
+            tally.add(SEED, id, &plan::ask(SEED, id), &outcome, &ledger);
+        }
+        // the other one may have left before its request had come
+        ledger.begin(1, 0).end(End::Left);
+        for (counted, good) in [(0.0, false), (1.0, true), (2.0, true), (3.0, false)] {
+            assert_eq!(tally.left(counted, &ledger).is_ok(), good, "{counted}");
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! What engines did with every request, attempt by attempt, and whether that was allowed.
 //!
-//! The rule (SPEC.md, section 10): a request may go to a second replica when the first was not reached, when its front said
-//! 502 or 503 without a time to come back, or when its connection was lost before the first byte of an answer; the latter
-//! two only where nothing but work is repeated. Half a head that is followed by the end counts as lost: nothing of an answer
-//! was in it. A reset may overtake what was sent just before, so a loss soon after the first byte counts as well.
+//! The rule (SPEC.md, section 10): a request may go to a second replica when the first was not reached, when its front
+//! said 502 or 503 without a time to come back (what a front refused no engine has begun), or, where nothing but work is
+//! repeated, when its connection was lost before the first byte of an answer. Half a head that is followed by the end
+//! counts as lost: nothing of an answer was in it. A reset may overtake what was sent just before, so a loss soon after
+//! the first byte counts as well.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use super::plan::{Fault, Kind};
 
 /// What was sent so shortly before a reset may never have arrived.
 const OVERTAKEN: Duration = Duration::from_millis(500);
+/// The router waits longer for engines.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// `retry.attempts` as shipped, and one repetition where a kept connection turned out dead.
 const MOST_ATTEMPTS: usize = 3;
 const MOST_ENGINES: usize = 2;
@@ -106,6 +109,13 @@ impl Ledger {
         self.0.lock().repeated.clone()
     }
 
+    /// Whether the router hung up on an attempt of this request before any of its time-outs can have ended.
+    pub(crate) fn hung_up(&self, id: u64) -> bool {
+        let is_soon = |end: Instant, attempt: &Attempt| end.duration_since(attempt.began) < PATIENCE;
+        let early = |attempt: &Attempt| attempt.ended.is_some_and(|ended| is_soon(ended, attempt));
+        self.attempts(id).iter().any(|attempt| attempt.end == End::Left && early(attempt))
+    }
+
     /// All attempts by what went wrong with them.
     pub(crate) fn faults(&self) -> BTreeMap<&'static str, u64> {
         let mut counts = BTreeMap::new();
@@ -140,7 +150,7 @@ impl Ledger {
 
 /// Why another attempt may follow this one, if it may.
 fn reason(before: &Attempt, kind: Kind) -> Option<&'static str> {
-    if !kind.is_repeatable() {
+    if before.end != End::Refused && !kind.is_repeatable() {
         return None;
     }
     let soon = || before.ended?.checked_duration_since(before.first_byte?).filter(|time| *time < OVERTAKEN);
@@ -213,9 +223,12 @@ mod tests {
 
     #[test]
     fn a_repetition_needs_a_reason_that_the_rule_knows() {
-        for end in [End::Lost, End::Refused, End::Half] {
+        for end in [End::Lost, End::Half] {
             assert!(judged(&[Some(end), Some(End::Whole)], Kind::Chat).is_empty(), "{end:?}");
             assert_eq!(judged(&[Some(end), Some(End::Whole)], Kind::KeptResponse).len(), 1, "{end:?}");
+        }
+        for kind in [Kind::Chat, Kind::KeptResponse, Kind::Other] {
+            assert!(judged(&[Some(End::Refused), Some(End::Whole)], kind).is_empty(), "{kind:?}");
         }
         for end in [End::Final, End::Cut, End::Left, End::Whole] {
             assert_eq!(judged(&[Some(end), Some(End::Whole)], Kind::Chat).len(), 1, "{end:?}");

@@ -27,7 +27,7 @@ use tokio::task::JoinSet;
 
 use crate::num::{Rng, millis};
 use crate::router::{Router, program};
-use client::Connection;
+use client::{Connection, Shared};
 use engine::Fleet;
 use judge::Tally;
 use ledger::Ledger;
@@ -108,11 +108,11 @@ pub(crate) async fn run(args: ChaosArgs) -> Result<(), String> {
 
 fn start(round: &Arc<Round>, count: usize) -> JoinSet<()> {
     let mut clients = JoinSet::new();
-    let mut shared: &'static Mutex<_> = Box::leak(Box::default());
+    let mut shared: &'static Shared = Box::leak(Box::default());
     for number in 0..count {
         let is_h2 = number.is_multiple_of(H2_EVERY);
         if is_h2 && (number / H2_EVERY).is_multiple_of(H2_SHARE) {
-            shared = Box::leak(Box::default());
+            shared = Box::leak(Box::new(Shared::new(&round.ledger)));
         }
         let connection = if is_h2 { Connection::H2(shared) } else { Connection::H1(None) };
         clients.spawn(client(Arc::clone(round), number, connection));
@@ -160,7 +160,10 @@ fn summary(args: &ChaosArgs, round: &Round, page: &str, cpu: f64) {
     println!("ended: {}", list(&tally.endings));
     println!("attempts by fault: {}", list(&ledger.faults()));
     println!("repeated under the rule: {}", list(&ledger.repeated()));
-    println!("the router counts {} clients that left", watch::total(page, "ramjet_client_disconnects_total", ""));
+    match tally.left(watch::total(page, "ramjet_client_disconnects_total", ""), ledger) {
+        Ok(text) => println!("{text}"),
+        Err(text) => ledger.violation(text),
+    }
     if !tally.endings.contains_key("whole") || !tally.endings.contains_key("cut, as by the engine") {
         ledger.violation("nothing was tried".to_owned());
     }
