@@ -231,9 +231,11 @@ async fn speak(wire: &mut Wire, entry: &Entry, name: &str, answer: &Answer, faul
             Framing::Chunked => [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat(),
             _ => piece.to_vec(),
         };
+        entry.speaks();
         wire.write(&framed).await.ok()?;
         entry.sent(piece.len());
     }
+    entry.speaks();
     if !is_whole {
         return go_wrong(wire, entry, fault).await;
     }

@@ -1,6 +1,7 @@
 //! Whether an answer is what an engine said, to the byte, and ended as the engine ended it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -12,6 +13,11 @@ use crate::num::to_float;
 /// The router's words for what engines did. Any other error is its own.
 const BY_ENGINES: [&str; 5] =
     ["no_replica", "connect_failed", "upstream_timeout", "upstream_lost", "upstream_unreadable"];
+
+/// Where others build, this process stands still for a second or two, its engines fall silent all at once, and the router
+/// gives up on several (`idle_read`). One that was silent for so long, by the clock and not by the plan, may be cut; it is a
+/// third of what the router waits, as that is as busy. No engine means to pause for more than 40 ms.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// How requests ended, by the words of the summary.
 #[derive(Debug, Default)]
@@ -83,6 +89,9 @@ fn judge(seed: u64, id: u64, ask: &Ask, outcome: &Outcome, ledger: &Ledger) -> R
     compare(&meant, outcome, &attempts[number])?;
     Ok(match (outcome.ending, status) {
         (Ending::Left, _) => "left in an answer".to_owned(),
+        (Ending::Cut, _) if meant.is_whole && attempts[number].end != End::Torn => {
+            "cut, the engine had stopped".to_owned()
+        }
         (Ending::Cut, _) => "cut, as by the engine".to_owned(),
         (_, 200) => "whole".to_owned(),
         (_, _) => "an engine's error".to_owned(),
@@ -113,7 +122,7 @@ fn compare(meant: &Meant, outcome: &Outcome, attempt: &Attempt) -> Result<(), St
     match outcome.ending {
         Ending::Whole if !is_whole => Err("a cut answer ended as if it were whole".to_owned()),
         Ending::Whole if outcome.body.len() < meant.body.len() => Err("a part ended as if it were whole".to_owned()),
-        Ending::Cut if is_whole => Err("a whole answer came cut".to_owned()),
+        Ending::Cut if is_whole && attempt.longest_silence() < SILENCE => Err("a whole answer came cut".to_owned()),
         Ending::Hung => Err("an answer that does not end".to_owned()),
         Ending::Whole | Ending::Cut | Ending::Left => Ok(()),
     }
@@ -163,6 +172,8 @@ mod tests {
         let ledger = Ledger::default();
         let entry = ledger.begin(id, 0);
         entry.fault(fault);
+        entry.sent(0);
+        entry.speaks();
         entry.end(end);
         let (length, is_whole) = fault.sends(answer.body.len(), ask.kind);
         let ending = if is_whole { Ending::Whole } else { Ending::Cut };
@@ -207,6 +218,24 @@ mod tests {
         }
         let whole = said(is_cut, End::Cut, |answer| answer.ending = Ending::Whole);
         assert_eq!(whole, Err("a cut answer ended as if it were whole".to_owned()));
+    }
+
+    #[test]
+    fn an_engine_that_stood_still_may_be_given_up() {
+        let id = (0..1000).find(|id| {
+            let ask = plan::ask(SEED, *id);
+            is_none(plan::fault(SEED, *id, 0, &plan::answer(SEED, *id, 0, ask.kind, ask.streams), ask.streams))
+        });
+        let (id, ledger) = (id.unwrap(), Ledger::default());
+        let entry = ledger.begin(id, 0);
+        let ask = plan::ask(SEED, id);
+        let generation = Some(plan::name(id, 0));
+        let cut = Outcome { status: Some(200), generation, ..Outcome::default() };
+        assert!(judge(SEED, id, &ask, &cut, &ledger).is_err());
+        entry.stood_still(SILENCE);
+        assert_eq!(judge(SEED, id, &ask, &cut, &ledger).as_deref(), Ok("cut, the engine had stopped"));
+        let altered = Outcome { body: b"?".to_vec(), ..cut };
+        assert!(judge(SEED, id, &ask, &altered, &ledger).is_err());
     }
 
     #[test]

@@ -53,9 +53,21 @@ pub(crate) struct Attempt {
     pub(crate) end: End,
     /// bytes of the body that were written
     pub(crate) sent: usize,
+    /// the longest time from one piece to the next that is over
+    silence: Duration,
+    /// when the last piece was taken, until the next one is offered
+    last_piece: Option<Instant>,
     began: Instant,
     first_byte: Option<Instant>,
     ended: Option<Instant>,
+}
+
+impl Attempt {
+    /// The longest time in which the engine offered nothing, as it was and not as planned: the machine may be busy.
+    pub(crate) fn longest_silence(&self) -> Duration {
+        let now = self.last_piece.filter(|_| self.end == End::Open).map_or(Duration::ZERO, |last| last.elapsed());
+        self.silence.max(now)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -84,9 +96,17 @@ impl Ledger {
         let mut book = self.0.lock();
         let attempts = book.attempts.entry(id).or_default();
         let began = Instant::now();
-        let attempt =
-            Attempt { engine, fault: Fault::None, end: End::Open, sent: 0, began, first_byte: None, ended: None };
-        attempts.push(attempt);
+        attempts.push(Attempt {
+            engine,
+            fault: Fault::None,
+            end: End::Open,
+            sent: 0,
+            silence: Duration::ZERO,
+            last_piece: None,
+            began,
+            first_byte: None,
+            ended: None,
+        });
         Entry { ledger: self.clone(), id, number: attempts.len() - 1 }
     }
 
@@ -178,8 +198,23 @@ impl Entry {
     /// So many more bytes of the body were written; 0 for the head.
     pub(crate) fn sent(&self, bytes: usize) {
         self.with(|attempt| {
-            attempt.first_byte.get_or_insert_with(Instant::now);
+            let now = Instant::now();
+            attempt.first_byte.get_or_insert(now);
+            attempt.last_piece = Some(now);
             attempt.sent += bytes;
+        });
+    }
+
+    #[cfg(test)]
+    pub(crate) fn stood_still(&self, time: Duration) {
+        self.with(|attempt| attempt.silence = time);
+    }
+
+    /// It goes on now, having said nothing since the last piece was taken from it.
+    pub(crate) fn speaks(&self) {
+        self.with(|attempt| {
+            attempt.silence = attempt.longest_silence();
+            attempt.last_piece = None;
         });
     }
 
