@@ -1,7 +1,8 @@
 //! Whether requests fail at a replica: a circuit breaker over what real requests met, driven by values.
 //!
-//! Within a window, `failures` different requests must have failed, and at least half of what ended there. A request that
-//! is sent again and again counts once: what kills every engine that reads it must not fence them all. After a pause the
+//! Within a window, `failures` different requests must have failed, and at least half of what ended there, or all that
+//! ended since the first of them: an engine that worked until a moment ago is not owed as many failures. A request that is
+//! sent again and again counts once: what kills every engine that reads it must not fence them all. After a pause the
 //! replica is on *trial*: it gets few requests at a time, and either some of them end well, or one fails and the next
 //! pause is twice as long. What began before the trial says nothing in it.
 //!
@@ -122,21 +123,29 @@ impl Errors {
     }
 
     fn is_bad(&self, limits: ErrorLimits) -> bool {
-        let mut named = Vec::new();
-        let mut different = 0;
-        for (_, ended) in &self.recent {
-            match ended {
-                Ended::Badly(Some(print)) if named.contains(print) => {}
-                Ended::Badly(print) => {
-                    named.extend(*print);
-                    different += 1;
-                }
-                Ended::Well => {}
-            }
-        }
-        let good = self.recent.iter().filter(|(_, ended)| *ended == Ended::Well).count();
-        different >= limits.failures && different >= good
+        let is_well = |(_, ended): &&(f64, Ended)| *ended == Ended::Well;
+        let all = different(self.recent.iter());
+        let since_one_was_well = different(self.recent.iter().rev().take_while(|outcome| !is_well(outcome)));
+        let good = self.recent.iter().filter(is_well).count();
+        since_one_was_well >= limits.failures || (all >= limits.failures && all >= good)
     }
+}
+
+/// How many different requests failed. Those that an engine has not read are all different.
+fn different<'a>(outcomes: impl Iterator<Item = &'a (f64, Ended)>) -> usize {
+    let mut named = Vec::new();
+    let mut count = 0;
+    for (_, ended) in outcomes {
+        match ended {
+            Ended::Badly(Some(print)) if named.contains(print) => {}
+            Ended::Badly(print) => {
+                named.extend(*print);
+                count += 1;
+            }
+            Ended::Well => {}
+        }
+    }
+    count
 }
 
 #[cfg(test)]
@@ -179,6 +188,21 @@ mod tests {
         }
         // the first few outcomes are too few to tell, and later ones mostly good
         assert!(!e.is_fenced());
+    }
+
+    #[test]
+    fn what_fails_from_one_moment_on_is_fenced_however_well_it_worked() {
+        let mut e = Errors::default();
+        (0..100).for_each(|_| e.on(Ended::Well, 10.0, 10.0, L, || true));
+        fail(&mut e, 1, 11.0);
+        fail(&mut e, 2, 12.0);
+        e.on(Ended::Well, 11.0, 12.0, L, || true);
+        fail(&mut e, 3, 13.0);
+        fail(&mut e, 3, 13.0);
+        fail(&mut e, 4, 14.0);
+        assert!(!e.is_fenced());
+        fail(&mut e, 5, 15.0);
+        assert!(e.is_fenced());
     }
 
     #[test]

@@ -58,6 +58,9 @@ impl Proxy {
         ctx: &mut Context,
     ) -> Result<()> {
         let status = response.status.as_u16();
+        if status == 404 && ctx.endpoint.is_inference() {
+            self.doubt_models();
+        }
         // 503 says busy as often as broken; which, the probes tell
         if matches!(status, 500 | 502 | 504) {
             self.ended(Some(Failure::BadGateway), ctx);

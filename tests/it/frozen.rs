@@ -144,10 +144,10 @@ async fn an_engine_that_reads_a_long_prompt_and_nothing_else_meanwhile_keeps_its
                   routing: { policy: round_robin }";
     let (a, _b, ramjet) = pair(config).await;
     a.script(&["on-call"]);
-    a.generates("prefill");
     let body = chat_body(2 << 20, "\"stream\":true,");
     let mut open = client::begin_chat(ramjet.api, "", &body).await.unwrap();
     until("it reads", || async { a.seen().len() == 1 }).await;
+    a.generates("prefill");
     let before = ramjet.metric("ramjet_upstream_probe_suppressed_total").await;
     until("asked in vain", || async { ramjet.metric("ramjet_upstream_probe_suppressed_total").await >= before + 5.0 })
         .await;

@@ -24,6 +24,7 @@ mod overload;
 mod ranks;
 mod relaying;
 mod routing;
+mod saturated;
 mod seeing;
 mod sessions;
 mod slow_clients;
