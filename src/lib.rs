@@ -46,6 +46,7 @@
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |
 //! | when is a replica fenced, and for what? | [`policy::standing`], [`policy::health`], [`engine::probe`], [`engine::generation`] |
 //! | when is it frozen, when do its requests fail? | [`policy::progress`], [`policy::errors`], [`engine::watchdog`], `proxy/signals.rs` |
+//! | is it the engine that it must be, and do its drafts work? | [`policy::admission`], [`engine::admission`], [`policy::speculation`], [`engine::speculation`] |
 //! | who may ask, and from which page? | `proxy/auth.rs`, `proxy/cors.rs` |
 //! | which models are there, under which names? | [`api::catalogue`], [`api::model`], `proxy/models.rs` |
 //! | what is told of a request, and to whom? | [`telemetry::decisions`], `proxy/explain.rs`, [`admin`] |

@@ -122,7 +122,7 @@ pub struct ClientRules {
     /// Other names for models.
     pub aliases: Aliases,
     /// Looks for models that nobody is known to serve.
-    pub search: Option<ModelSearch>,
+    pub search: Option<Arc<ModelSearch>>,
     /// Tokens by which the context lengths of models are shown shorter than they are.
     pub context_margin: u64,
 }

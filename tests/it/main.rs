@@ -30,6 +30,7 @@ mod phases;
 mod ranks;
 mod relaying;
 mod routing;
+mod saturated;
 mod seeing;
 mod sessions;
 mod slow_clients;
