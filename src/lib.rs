@@ -39,7 +39,8 @@
 //! | who is kept for long prompts, who has just come back? | [`policy::lane`], [`policy::slow_start`] |
 //! | what is learned, and how? | [`policy::estimate`], [`policy::backlog`], [`policy::flow`], [`prefix::lru`] |
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
-//! | what does an answer tell? | [`api::answer`] |
+//! | what does an answer tell, compressed or not? | [`api::answer`], [`api::decoder`] |
+//! | how long may a head take, and what is said of one that cannot be read? | `proxy/heads.rs` |
 //! | who holds what? | [`prefix::index`], [`prefix::residency`], [`prefix::turns`]; what was given an id: [`fleet::pins`] |
 //! | who waits when more is asked than may run, and who is turned away? | [`policy::queue`], [`fleet::gate`], `proxy/queue.rs` |
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |

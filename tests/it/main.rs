@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected should stop")]
 
+mod adapters;
 mod admission;
 mod bodies;
 mod chaos;
@@ -17,6 +18,7 @@ mod faults;
 mod fencing;
 mod flight;
 mod frozen;
+mod heads;
 mod health;
 mod kept;
 mod lane;
@@ -24,6 +26,7 @@ mod leaving;
 mod models;
 mod oddities;
 mod overload;
+mod phases;
 mod ranks;
 mod relaying;
 mod routing;
