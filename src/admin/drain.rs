@@ -3,6 +3,7 @@
 
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
+use std::sync::Arc;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +25,8 @@ impl Order {
     }
 
     /// Does it; `None` if there is no such replica.
-    pub(super) fn apply<'a>(&self, fleet: &'a Fleet) -> Option<&'a Replica> {
-        let replica = fleet.replicas().iter().find(|r| r.name() == self.name)?;
+    pub(super) fn apply(&self, fleet: &Fleet) -> Option<Arc<Replica>> {
+        let replica = fleet.replicas().iter().find(|r| r.name() == self.name)?.clone();
         replica.drain(self.draining, fleet.clock().now());
         Some(replica)
     }

@@ -21,7 +21,7 @@ pub(super) fn all(fleet: &Fleet, metrics: &Metrics) -> String {
         o.plain("index_bytes", bytes);
         o.plain("index_blocks", blocks);
         o.plain("requests_in_flight", metrics.inflight());
-        o.list("replicas", fleet.replicas(), |o, replica| one(o, replica, fleet, metrics));
+        o.list("replicas", fleet.replicas().iter(), |o, replica| one(o, replica, fleet, metrics));
     })
 }
 

@@ -156,16 +156,16 @@ impl Admin {
             ("decisions", "") => {
                 let limit = query(head, "limit").map_or(Ok(LISTED), str::parse);
                 match limit {
-                    Ok(limit) => Answer::json(explain::list(&self.decisions.latest(limit), &self.fleet)),
+                    Ok(limit) => Answer::json(explain::list(&self.decisions.latest(limit), &self.fleet.replicas())),
                     Err(_) => Answer::error(400, "limit is a whole number"),
                 }
             }
             ("explain", id) => match self.find(id) {
                 Some(record) if wants_text(head) => {
-                    let text = words::page(&record, &self.fleet, SystemTime::now());
+                    let text = words::page(&record, &self.fleet.replicas(), SystemTime::now());
                     Answer { status: 200, kind: TEXT, body: text.into_bytes() }
                 }
-                Some(record) => Answer::json(explain::one(&record, &self.fleet)),
+                Some(record) => Answer::json(explain::one(&record, &self.fleet.replicas())),
                 None => Answer::error(404, "no such request among the last decisions"),
             },
             _ => Answer::error(404, PLACES),

@@ -56,7 +56,7 @@ impl Configured {
 #[async_trait]
 impl ServiceDiscovery for Configured {
     async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
-        let replicas = self.fleet.replicas();
+        let replicas = self.fleet.members();
         // each name once, so that the ranks of one engine never end up at different addresses; and all at once: a slow
         // name must not delay the others, nor the probes that wait for this
         let names: BTreeSet<_> = replicas.iter().map(|r| (r.spec.host.as_str(), r.spec.port)).collect();

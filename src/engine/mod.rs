@@ -8,4 +8,5 @@ mod exchange;
 pub mod generation;
 pub mod probe;
 pub mod search;
+mod tend;
 pub mod watchdog;

@@ -120,7 +120,8 @@ impl ReadinessProbe {
 #[async_trait]
 impl HealthCheck for ReadinessProbe {
     async fn check(&self, target: &Backend) -> Result<()> {
-        let Some(replica) = self.fleet.replica(replica_of(target)) else {
+        let found = self.fleet.replica(replica_of(target));
+        let Some(replica) = found.as_deref() else {
             return Error::e_explain(ErrorType::InternalError, "a backend without a replica");
         };
         let seen = self.observe(replica).await;

@@ -23,7 +23,7 @@ impl Fleet {
         // a good end fences nobody
         let _fencing = (ended != Ended::Well).then(|| self.fencing.lock());
         let may_fence = || {
-            if !self.is_replaceable(replica) {
+            if !self.is_replaceable(&replica) {
                 return false;
             }
             if !rule.fences {
@@ -47,7 +47,8 @@ impl Fleet {
 
     /// Whether for each model of a replica another healthy one is there. On trial is not healthy enough.
     fn is_replaceable(&self, replica: &Replica) -> bool {
-        let others = || self.replicas().iter().filter(|r| r.id != replica.id && r.is_healthy() && !r.is_on_trial());
+        let replicas = self.replicas();
+        let others = || replicas.iter().filter(|r| r.id != replica.id && r.is_healthy() && !r.is_on_trial());
         let names = replica.model_names();
         match names.is_empty() {
             true => others().next().is_some(),
@@ -57,8 +58,8 @@ impl Fleet {
 
     /// Whether all other replicas that have work are silent since `since`, and there are some.
     pub fn others_are_silent(&self, replica: &Replica, since: f64) -> bool {
-        let others =
-            || self.replicas().iter().filter(|r| r.id != replica.id && (r.inflight() > 0 || r.heard() > since));
+        let replicas = self.replicas();
+        let others = || replicas.iter().filter(|r| r.id != replica.id && (r.inflight() > 0 || r.heard() > since));
         others().next().is_some() && others().all(|r| r.heard() <= since)
     }
 }

@@ -10,6 +10,8 @@
 //!    replica's *standing*. Its *address*. The *gate*, where there are limits: what is in flight and who waits. For a few
 //!    words each.
 //!
+//! Before all of them, and apart from requests: *changing*, held while the members change.
+//!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
 
 pub mod claim;
@@ -18,14 +20,16 @@ pub mod fencing;
 pub mod gate;
 pub mod hints;
 pub mod landing;
+pub mod members;
 pub mod models;
 pub mod pins;
 pub mod replica;
 pub mod reservation;
 pub mod router;
 pub mod selection;
+mod served;
+pub mod spec;
 
-use crate::api::catalogue::Catalogue;
 use crate::policy::cost::{Prospect, Tokens};
 use crate::policy::estimate::Prior;
 use crate::policy::flight;
@@ -36,10 +40,12 @@ use crate::policy::slow_start;
 use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::{Belief, Residency, Served};
 use crate::types::ReplicaId;
+use arc_swap::{ArcSwap, Guard};
 use clock::Clock;
 use fencing::ErrorRule;
 use hints::{Hints, Last};
 use landing::Landings;
+use members::{Members, Wanted};
 use models::Models;
 use parking_lot::{Mutex, RwLock};
 use pins::Pins;
@@ -49,14 +55,20 @@ use smallvec::SmallVec;
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The replicas of this process and what is believed of them.
 #[derive(Debug)]
 pub struct Fleet {
-    replicas: Vec<Arc<Replica>>,
-    has_ranks: bool,
+    members: ArcSwap<Members>,
+    /// Held while the members change.
+    changing: Mutex<()>,
+    /// How often they have changed.
+    changes: watch::Sender<u64>,
+    /// Replicas so far, each once for every configuration that it had.
+    numbers: AtomicU32,
     residency: RwLock<Residency>,
     models: Models,
     hints: Hints,
@@ -96,16 +108,13 @@ pub enum FleetHealth {
 impl Fleet {
     /// A fleet whose prefix index uses at most `index_bytes`.
     pub fn new(specs: Vec<ReplicaSpec>, params: Params, index_bytes: usize) -> Self {
-        let replica = |(slot, spec)| Arc::new(Replica::new(ReplicaId(slot), spec));
-        let replicas: Vec<_> = (0u16..).zip(specs).map(replica).collect();
-        let mut residency = Residency::new(index_bytes);
-        for (id, tokens) in replicas.iter().filter_map(|r| Some((r.id, r.spec.role.kv_capacity?))) {
-            residency.set_capacity(id, f64::from(tokens));
-        }
-        Fleet {
-            has_ranks: replicas.iter().any(|r| r.spec.role.rank.is_some()),
-            residency: RwLock::new(residency),
-            differs: AtomicBool::new(differ(&replicas)),
+        let fleet = Fleet {
+            members: ArcSwap::default(),
+            changing: Mutex::new(()),
+            changes: watch::Sender::new(0),
+            numbers: AtomicU32::new(0),
+            residency: RwLock::new(Residency::new(index_bytes)),
+            differs: AtomicBool::new(false),
             models: Models::default(),
             hints: Hints::default(),
             landings: Landings::default(),
@@ -114,8 +123,9 @@ impl Fleet {
             params,
             rules: Rules::default(),
             fencing: Mutex::new(()),
-            replicas,
-        }
+        };
+        fleet.change(specs.into_iter().map(|spec| Wanted { spec, address: None }).collect());
+        fleet
     }
 
     /// The same fleet under `rules`; without, there is no lane and no slow start.
@@ -124,14 +134,24 @@ impl Fleet {
         Fleet { rules, ..self }
     }
 
-    /// All replicas, in the order of their slots.
-    pub fn replicas(&self) -> &[Arc<Replica>] {
-        &self.replicas
+    /// All replicas, in the order of their slots, as they are at the moment; not to be held across an await.
+    pub fn replicas(&self) -> Guard<Arc<Members>> {
+        self.members.load()
     }
 
-    /// One replica.
-    pub fn replica(&self, id: ReplicaId) -> Option<&Arc<Replica>> {
-        self.replicas.get(id.index())
+    /// The same, to be kept.
+    pub fn members(&self) -> Arc<Members> {
+        self.members.load_full()
+    }
+
+    /// One replica; also one that has left, as long as somebody may refer to it.
+    pub fn replica(&self, id: ReplicaId) -> Option<Arc<Replica>> {
+        self.replicas().at(id).cloned()
+    }
+
+    /// A number that no replica had.
+    fn number(&self) -> u32 {
+        self.numbers.fetch_add(1, Relaxed)
     }
 
     /// The rule and its parameters.
@@ -177,9 +197,10 @@ impl Fleet {
 
     /// The fleet in one word.
     pub fn health(&self) -> FleetHealth {
-        match self.replicas.iter().filter(|r| r.is_healthy()).count() {
+        let replicas = self.replicas();
+        match replicas.iter().filter(|r| r.is_healthy()).count() {
             0 => FleetHealth::Unhealthy,
-            n if n == self.replicas.len() => FleetHealth::Ok,
+            n if n == replicas.len() => FleetHealth::Ok,
             _ => FleetHealth::Degraded,
         }
     }
@@ -187,7 +208,8 @@ impl Fleet {
     /// Whether requests of some kind find no healthy replica, so that all are tried.
     pub fn fails_open(&self) -> bool {
         // what an operator drains is not tried
-        let there = || self.replicas.iter().filter(|r| !r.is_draining());
+        let replicas = self.replicas();
+        let there = || replicas.iter().filter(|r| !r.is_draining());
         let covered = |model: Option<&str>| there().any(|r| r.is_healthy() && r.serves(model));
         let names: BTreeSet<_> = there().flat_map(|r| r.model_names()).collect();
         there().next().is_some() && (!covered(None) || names.iter().any(|model| !covered(Some(model))))
@@ -223,38 +245,6 @@ impl Fleet {
         }
     }
 
-    /// Whether any replica, healthy or not, serves `model`.
-    pub fn serves(&self, model: &str) -> bool {
-        self.replicas.iter().any(|r| r.serves(Some(model)))
-    }
-
-    /// A replica's engine has told what it serves.
-    pub fn learn_catalogue(&self, id: ReplicaId, listed: Catalogue) {
-        let Some(replica) = self.replica(id) else { return };
-        if replica.set_catalogue(listed) {
-            self.differs.store(differ(&self.replicas), Relaxed);
-        }
-    }
-
-    /// Whether replicas serve different models, so that a request must go where its model is.
-    pub fn models_differ(&self) -> bool {
-        self.differs.load(Relaxed)
-    }
-
-    /// The models of all replicas, as far as they are known.
-    pub fn model_names(&self) -> BTreeSet<String> {
-        self.replicas.iter().flat_map(|r| r.model_names()).collect()
-    }
-
-    /// What the engines of healthy replicas list; of all, if none is healthy.
-    pub fn catalogues(&self) -> Vec<Arc<Catalogue>> {
-        let of = |replicas: &mut dyn Iterator<Item = &Arc<Replica>>| replicas.filter_map(|r| r.catalogue()).collect();
-        match self.health() {
-            FleetHealth::Unhealthy => of(&mut self.replicas.iter()),
-            _ => of(&mut self.replicas.iter().filter(|r| r.is_healthy())),
-        }
-    }
-
     /// Heap bytes and blocks of the prefix index.
     pub fn index_size(&self) -> (usize, usize) {
         let residency = self.residency.read();
@@ -263,12 +253,7 @@ impl Fleet {
 
     /// Whether any replica is one of several data-parallel ranks.
     pub fn has_ranks(&self) -> bool {
-        self.has_ranks
-    }
-
-    /// The node of each place of a ranking.
-    pub fn nodes(&self, decision: &Decision) -> SmallVec<[&str; 8]> {
-        decision.ranked.iter().map(|r| self.replica(r.id).map_or("", |r| &r.spec.role.node)).collect()
+        self.replicas().has_ranks()
     }
 
     /// Chooses among `pool` under the policy and the rules.
@@ -279,10 +264,11 @@ impl Fleet {
         chain: &[u64],
     ) -> Option<Decision> {
         let (request, candidates) = (key.request, self.candidates(pool, key, chain));
-        let in_lane = |id| self.replica(id).is_some_and(|r| r.spec.role.in_lane);
+        let replicas = self.replicas();
+        let in_lane = |id| replicas.at(id).is_some_and(|r| r.spec.role.in_lane);
         let lane = self.rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
         let session = key.session.map(|session| (session, self.hints.home(session.key)));
-        let named = |id| self.replica(id).map_or(0, |r| r.name_hash);
+        let named = |id| replicas.at(id).map_or(0, |r| r.name_hash);
         lane::choose(request, &candidates, &self.params, lane, |group| {
             let decision = flight::choose(request, group, &self.params)?;
             Some(match session {
@@ -300,7 +286,8 @@ impl Fleet {
         chain: &[u64],
     ) -> SmallVec<[Candidate; 8]> {
         let (model, block) = (key.model, key.request.tokens.block);
-        let mut overlaps: SmallVec<[u32; 64]> = smallvec::smallvec![0; self.replicas.len()];
+        let replicas = self.replicas();
+        let mut overlaps: SmallVec<[u32; 64]> = smallvec::smallvec![0; replicas.slots()];
         let residency = self.residency.read();
         if !chain.is_empty() {
             residency.walk(chain, block, &mut overlaps);
@@ -326,7 +313,7 @@ impl Fleet {
             prospect: Prospect { returning: residency.returning(r.id), ..r.prospect(now) },
         };
         // who lists the model is asked first; an engine that takes any name, only for one that nobody lists
-        let unlisted = LazyCell::new(|| model.is_some_and(|m| self.replicas.iter().all(|r| r.fit(m) != Fit::Listed)));
+        let unlisted = LazyCell::new(|| model.is_some_and(|m| replicas.iter().all(|r| r.fit(m) != Fit::Listed)));
         let fits = |r: &Replica| match model.map(|m| r.fit(m)) {
             None | Some(Fit::Listed | Fit::Unknown) => true,
             Some(Fit::Easygoing) => *unlisted,
@@ -341,13 +328,6 @@ impl Fleet {
         slow_start::ease(&mut candidates, &shares);
         candidates
     }
-}
-
-/// Whether replicas that have said what they serve do not all say the same.
-fn differ(replicas: &[Arc<Replica>]) -> bool {
-    let mut known = replicas.iter().map(|r| r.model_names()).filter(|names| !names.is_empty());
-    let first = known.next();
-    known.any(|names| Some(names) != first)
 }
 
 #[cfg(test)]

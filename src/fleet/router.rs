@@ -207,7 +207,7 @@ impl Router {
     }
 
     fn reserve(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<Reservation> {
-        let replica = self.fleet.replica(ranked.id)?.clone();
+        let replica = self.fleet.replica(ranked.id)?;
         let share = Share {
             units: ranked.units,
             prefill_ms: ranked.price.prefill,

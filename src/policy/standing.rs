@@ -13,7 +13,7 @@ pub enum State {
     Recovering,
     /// Something is wrong.
     Fenced(FenceReason),
-    /// An operator said so.
+    /// An operator said so, or it has left the fleet.
     Draining,
 }
 
@@ -26,6 +26,8 @@ pub struct Standing {
     pub errors: Errors,
     /// Whether an operator keeps new requests away.
     pub draining: bool,
+    /// Whether it belongs to the fleet no longer.
+    pub has_left: bool,
 }
 
 impl State {
@@ -78,7 +80,7 @@ impl Standing {
         let probes = self.readiness.fence().or(self.generation.fence());
         let fence = probes.or_else(|| self.errors.is_fenced().then_some(FenceReason::Errors));
         match fence {
-            _ if self.draining => State::Draining,
+            _ if self.draining || self.has_left => State::Draining,
             Some(reason) => State::Fenced(reason),
             None if self.errors.is_on_trial() => State::Recovering,
             None => State::Healthy,

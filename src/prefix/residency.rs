@@ -219,6 +219,13 @@ impl Residency {
         *at = AtReplica { lru, ..AtReplica::default() };
     }
 
+    /// The slot is nobody's any more: nothing is known of who comes there next.
+    pub fn vacate(&mut self, replica: ReplicaId) {
+        self.index.forget(replica);
+        self.turns.forget(replica);
+        *self.at(replica) = AtReplica::default();
+    }
+
     /// The truth about a prompt that was just served: what was believed of it against what its answer tells. Blocks that
     /// were believed to be there and were not, or the other way round, teach what its replica keeps. Returns whether the
     /// replica has lost its cache, if that is news: an engine that never caches is not reported again and again.

@@ -9,6 +9,7 @@ use super::relay::Relay;
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
+use crate::fleet::members::Members;
 use crate::fleet::reservation::Reservation;
 use crate::fleet::router::Prompt;
 use crate::policy::hint::{Hint, Source};
@@ -52,6 +53,8 @@ pub struct Context {
     pub(super) failure: Option<Failure>,
     /// Counts the request until the context goes.
     _inflight: InflightGuard,
+    /// Who was there when it came: what it knows by slot is theirs until it ends.
+    _members: Arc<Members>,
 }
 
 /// What was read from the body.
@@ -124,7 +127,7 @@ pub(super) struct Attempt {
 }
 
 impl Context {
-    pub(super) fn new(id: String, inflight: InflightGuard) -> Self {
+    pub(super) fn new(id: String, inflight: InflightGuard, members: Arc<Members>) -> Self {
         Context {
             id,
             started: Instant::now(),
@@ -145,6 +148,7 @@ impl Context {
             retry_after: 1,
             failure: None,
             _inflight: inflight,
+            _members: members,
         }
     }
 

@@ -3,6 +3,7 @@
 use super::Proxy;
 use super::context::Context;
 use crate::api::endpoint::Endpoint;
+use crate::fleet::replica::Replica;
 use crate::telemetry::access::Access;
 use crate::telemetry::metrics::Outcome;
 use pingora_error::{Error, ErrorSource};
@@ -42,7 +43,7 @@ impl Proxy {
             body_bytes: ctx.prompt.body_bytes,
             blocks: ctx.prompt.chain.as_ref().map_or(0, |c| c.len()),
             overlap: tried.map_or(0, |r| r.overlap),
-            replica: replica.map(|r| r.name()),
+            replica: replica.as_deref().map(Replica::name),
             attempts: ctx.attempts(),
             key: ctx.key.as_deref(),
             decision,

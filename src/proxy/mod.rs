@@ -161,7 +161,7 @@ impl ProxyHttp for Proxy {
 
     fn new_ctx(&self) -> Context {
         front::request_begins();
-        Context::new(self.ids.next(), self.metrics.enter())
+        Context::new(self.ids.next(), self.metrics.enter(), self.router.fleet().members())
     }
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {

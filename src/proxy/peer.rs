@@ -174,7 +174,8 @@ impl Proxy {
 
     /// Takes out of the ranking, from `position` on, whom an operator has drained since it was made.
     fn pass_drained(&self, decision: &mut Decision, position: usize) {
-        let is_drained = |id| self.router.fleet().replica(id).is_some_and(|r| r.is_draining());
+        let replicas = self.router.fleet().replicas();
+        let is_drained = |id| replicas.at(id).is_none_or(|r| r.is_draining());
         let mut place = 0;
         decision.ranked.retain(|ranked| {
             place += 1;
@@ -185,15 +186,15 @@ impl Proxy {
     /// Brings the replica that is to be tried next to `position` of the ranking, the others keeping their order.
     fn prefer_other_nodes(&self, decision: &mut Decision, position: usize) {
         // the ranking may be old: those that are fenced by now go last
-        let fleet = self.router.fleet();
-        let is_fenced = |r: &Ranked| !fleet.replica(r.id).is_some_and(|r| r.is_healthy());
+        let replicas = self.router.fleet().replicas();
+        let is_fenced = |r: &Ranked| !replicas.at(r.id).is_some_and(|r| r.is_healthy());
         let (end, group) = (decision.ranked.len(), decision.preferred.max(position));
         for places in [position..group.min(end), position..end] {
             if decision.ranked.get(position).is_some_and(is_fenced) {
                 decision.ranked[places].sort_by_key(is_fenced);
             }
         }
-        let next = next_place(&fleet.nodes(decision), position, decision.preferred);
+        let next = next_place(&replicas.nodes(decision), position, decision.preferred);
         if let Some(next) = next {
             decision.ranked[position..=next].rotate_right(1);
         }

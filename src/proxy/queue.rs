@@ -120,7 +120,8 @@ impl Proxy {
         // what one replica alone holds is tried there again
         let stays = ctx.prompt.pinned.is_some() && route.verdict == Verdict::Again;
         let left = &left[..if stays { left.len().min(1) } else { left.len() }];
-        let is_healthy = |id| self.router.fleet().replica(id).is_some_and(|r| r.is_healthy());
+        let replicas = self.router.fleet().replicas();
+        let is_healthy = |id| replicas.at(id).is_some_and(|r| r.is_healthy());
         let healthy: Wanted = left.iter().map(|r| r.id).filter(|id| is_healthy(*id)).collect();
         if healthy.is_empty() { left.iter().map(|r| r.id).collect() } else { healthy }
     }

@@ -4,11 +4,12 @@
 //! read from the fleet when somebody scrapes, so the hot path pays nothing for it.
 
 use super::process;
-use super::registry::{Result, metrics};
+use super::registry::{Result, keep, metrics};
 use super::status::code;
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
 use crate::fleet::Fleet;
+use crate::fleet::members::Members;
 use crate::fleet::replica::Replica;
 use crate::policy::accounts::Accounts;
 use crate::policy::flight::Flight;
@@ -18,7 +19,9 @@ use crate::policy::queue::Shed;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
 use crate::types::Priority;
+use prometheus::proto::LabelPair;
 use prometheus::{Encoder, Histogram, IntCounterVec, IntGauge, TextEncoder};
+use std::collections::HashSet;
 use std::time::{Duration, Instant, SystemTime};
 
 /// From a warm prefix on an idle replica to a long prompt behind a queue: factors of about two.
@@ -319,7 +322,9 @@ impl Metrics {
     /// A metric that cannot be encoded.
     pub fn render(&self, fleet: &Fleet) -> Result<Vec<u8>> {
         let _one_at_a_time = self.rendering.lock();
-        for replica in fleet.replicas() {
+        let members = fleet.members();
+        self.drop_strangers(&members);
+        for replica in members.present() {
             let name = &[replica.name()];
             self.upstream_up.with_label_values(name).set(replica.is_healthy().into());
             self.upstream_inflight.with_label_values(name).set(replica.inflight().into());
@@ -334,7 +339,7 @@ impl Metrics {
         let (bytes, blocks) = fleet.index_size();
         self.index_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.index_blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
-        self.reservations.set(fleet.replicas().iter().map(|r| i64::from(r.inflight())).sum());
+        self.reservations.set(members.present().map(|r| i64::from(r.inflight())).sum());
         self.show_process();
         let mut out = Vec::with_capacity(16 << 10);
         TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
@@ -343,6 +348,18 @@ impl Metrics {
 }
 
 impl Metrics {
+    /// Takes out the series of replicas that are gone.
+    fn drop_strangers(&self, members: &Members) {
+        let names: HashSet<&str> = members.present().map(|r| r.name()).collect();
+        let stays =
+            |label: &LabelPair| !matches!(label.name(), "upstream" | "from" | "to") || names.contains(label.value());
+        let gauges = [&self.upstream_up, &self.upstream_inflight, &self.upstream_load, &self.fenced];
+        gauges.into_iter().for_each(|gauges| keep(gauges, stays));
+        let tokens = [&self.upstream_prompt_tokens, &self.upstream_cached_tokens];
+        let health = [&self.probe_failures, &self.suppressed, &self.transitions];
+        tokens.into_iter().chain(health).chain([&self.failovers]).for_each(|counters| keep(counters, stays));
+    }
+
     /// The states of a replica, and what probes did not count.
     fn show_health(&self, replica: &Replica) {
         let name = replica.name();
