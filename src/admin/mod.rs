@@ -8,14 +8,17 @@ mod drain;
 mod explain;
 mod fleet;
 mod json;
+mod reload;
 mod words;
 
 pub use access::Access;
+pub use reload::{Reloads, Report};
 
 use crate::fleet::{Fleet, FleetHealth};
 use crate::telemetry::decisions::{Decisions, Record};
 use crate::telemetry::metrics::Metrics;
 use access::Permit;
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use drain::Order;
@@ -52,7 +55,8 @@ pub struct Admin {
     metrics: Arc<Metrics>,
     decisions: Arc<Decisions>,
     draining: Arc<AtomicBool>,
-    access: Access,
+    access: Arc<ArcSwap<Access>>,
+    reloads: Option<Box<dyn Reloads>>,
 }
 
 struct Answer {
@@ -83,14 +87,30 @@ impl Admin {
         fleet: Arc<Fleet>,
         (metrics, decisions): (Arc<Metrics>, Arc<Decisions>),
         draining: Arc<AtomicBool>,
-        access: Access,
+        access: Arc<ArcSwap<Access>>,
     ) -> Self {
-        Admin { fleet, metrics, decisions, draining, access }
+        Admin { fleet, metrics, decisions, draining, access, reloads: None }
+    }
+
+    /// The same, with a configuration that can be read again.
+    #[must_use]
+    pub fn reloading(self, reloads: impl Reloads + 'static) -> Self {
+        Admin { reloads: Some(Box::new(reloads)), ..self }
+    }
+
+    /// `/api/reload`.
+    async fn reload(&self, request: &RequestHeader) -> Answer {
+        match (self.refusal(request), &self.reloads) {
+            (Some(refusal), _) => refusal,
+            (None, Some(reloads)) if request.method == http::Method::POST => reloads.reload().await.answer(),
+            (None, Some(_)) => Answer::error(405, "only POST is allowed here"),
+            (None, None) => Answer::error(404, PLACES),
+        }
     }
 
     /// What changes something.
     fn order(&self, order: &Order, request: &RequestHeader) -> Answer {
-        match self.access.check(request) {
+        match self.access.load().check(request) {
             Permit::Unauthorized => return Answer::plain(401, "the admin token is missing or wrong"),
             Permit::Forbidden => return Answer::plain(403, "not from here: set admin.token_env or admin.token_file"),
             Permit::Granted => {}
@@ -140,7 +160,7 @@ impl Admin {
 
     /// The answer to who may not see what is not open to all.
     fn refusal(&self, head: &RequestHeader) -> Option<Answer> {
-        match self.access.check(head) {
+        match self.access.load().check(head) {
             Permit::Granted => None,
             Permit::Unauthorized => Some(Answer::error(401, "the admin token is missing or wrong")),
             Permit::Forbidden => Some(Answer::error(403, "not from here: set admin.token_env or admin.token_file")),
@@ -179,7 +199,10 @@ impl Admin {
 
     async fn serve(&self, session: &mut ServerSession) -> Result<()> {
         let head = session.req_header();
-        let answer = self.answer(head);
+        let answer = match head.uri.path() {
+            "/api/reload" => self.reload(head).await,
+            _ => self.answer(head),
+        };
         let is_head = head.method == http::Method::HEAD;
         if head.method != http::Method::GET && !is_head {
             // a body may follow, which nobody reads

@@ -4,9 +4,12 @@
 
 pub mod capacity;
 pub mod discovery;
+pub mod dns;
 mod exchange;
 pub mod generation;
+pub mod membership;
 pub mod probe;
 pub mod search;
 mod tend;
 pub mod watchdog;
+pub mod watched_file;

@@ -18,7 +18,7 @@ pub struct ErrorRule {
 impl Fleet {
     /// A request that began at `began`, milliseconds on the fleet's clock, has ended at a replica.
     pub fn ended(&self, id: ReplicaId, ended: Ended, began: f64) {
-        let (Some(rule), Some(replica)) = (self.rules.errors, self.replica(id)) else { return };
+        let (Some(rule), Some(replica)) = (self.tuning.load().rules.errors, self.replica(id)) else { return };
         let now = self.clock().now();
         // a good end fences nobody
         let _fencing = (ended != Ended::Well).then(|| self.fencing.lock());

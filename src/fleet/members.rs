@@ -14,7 +14,7 @@ use super::replica::{Replica, ReplicaSpec};
 use crate::policy::select::Decision;
 use crate::types::ReplicaId;
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -113,6 +113,8 @@ struct Draft<'a> {
     slots: Vec<Option<Arc<Replica>>>,
     by_name: HashMap<String, ReplicaId>,
     members: Vec<Arc<Replica>>,
+    /// Their slots.
+    taken: HashSet<ReplicaId>,
     change: Change,
     /// Who is elsewhere now.
     moved: Vec<ReplicaId>,
@@ -124,7 +126,7 @@ struct Draft<'a> {
 impl Fleet {
     /// Makes exactly `wanted` the members. Of two with one name the first counts.
     pub fn change(&self, wanted: Vec<Wanted>) -> Change {
-        let _one_at_a_time = self.changing.lock();
+        let mut untold = self.changing.lock();
         self.free_slots();
         let before = self.members.load_full();
         let by_name = before.slots.iter().flatten().map(|r| (r.name().to_owned(), r.id)).collect();
@@ -134,6 +136,7 @@ impl Fleet {
             slots: before.slots.clone(),
             by_name,
             members: Vec::with_capacity(wanted.len()),
+            taken: HashSet::new(),
             change: Change::default(),
             moved: Vec::new(),
             told: Vec::new(),
@@ -142,19 +145,24 @@ impl Fleet {
         for wanted in wanted {
             draft.take_in(&before, wanted);
         }
-        draft.finish(&before)
+        let change = draft.finish(&before);
+        *untold |= !change.is_empty();
+        change
     }
 
     /// Sends nothing more to who has left: to be called when choices are made among the new members. Forgets what was known
     /// of those that have finished, and frees slots that nobody refers to.
     pub fn tidy(&self) {
-        let _one_at_a_time = self.changing.lock();
+        let mut untold = self.changing.lock();
         let members = self.members.load_full();
         for left in members.slots.iter().flatten().filter(|r| !members.has(r)) {
             left.leave(true, self.clock.now());
         }
         drop(members);
         self.free_slots();
+        if std::mem::take(&mut *untold) {
+            self.changes.send_modify(|generation| *generation += 1);
+        }
     }
 
     fn free_slots(&self) {
@@ -194,8 +202,9 @@ impl Draft<'_> {
     fn take_in(&mut self, before: &Members, Wanted { spec, address }: Wanted) {
         let known = self.by_name.get(&spec.name).and_then(|id| before.at(*id)).cloned();
         let replica = match known {
-            Some(known) if self.members.iter().any(|m| m.id == known.id) => return,
+            Some(known) if !self.taken.insert(known.id) => return,
             Some(known) => self.keep(before, &known, spec, address),
+            None if self.by_name.contains_key(&spec.name) => return,
             None => {
                 let Some(id) = self.free_slot() else {
                     return log::error!("replica {}: there are too many", spec.name);
@@ -268,7 +277,6 @@ impl Draft<'_> {
         }
         if !self.change.is_empty() {
             fleet.note_models();
-            fleet.changes.send_modify(|generation| *generation += 1);
         }
         self.change
     }

@@ -16,6 +16,7 @@
 
 pub mod claim;
 pub mod clock;
+pub mod emptying;
 pub mod fencing;
 pub mod gate;
 pub mod hints;
@@ -28,6 +29,7 @@ pub mod reservation;
 pub mod router;
 pub mod selection;
 mod served;
+pub mod sources;
 pub mod spec;
 
 use crate::policy::cost::{Prospect, Tokens};
@@ -52,6 +54,7 @@ use pins::Pins;
 use replica::{Fit, Replica, ReplicaSpec};
 use selection::RouteKey;
 use smallvec::SmallVec;
+use sources::Sources;
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -63,8 +66,8 @@ use tokio::sync::watch;
 #[derive(Debug)]
 pub struct Fleet {
     members: ArcSwap<Members>,
-    /// Held while the members change.
-    changing: Mutex<()>,
+    /// Held while the members change: whether a change is still to be told.
+    changing: Mutex<bool>,
     /// How often they have changed.
     changes: watch::Sender<u64>,
     /// Replicas so far, each once for every configuration that it had.
@@ -76,9 +79,9 @@ pub struct Fleet {
     /// Whether replicas serve different models.
     differs: AtomicBool,
     pins: Pins,
+    sources: Sources,
     clock: Clock,
-    params: Params,
-    rules: Rules,
+    tuning: ArcSwap<Tuning>,
     /// Held while a passive signal decides whether to fence.
     fencing: Mutex<()>,
 }
@@ -92,6 +95,13 @@ pub struct Rules {
     pub slow_start: Duration,
     /// When failed requests fence; never, without.
     pub errors: Option<ErrorRule>,
+}
+
+/// What choices go by.
+#[derive(Debug)]
+struct Tuning {
+    params: Params,
+    rules: Rules,
 }
 
 /// The state of the fleet in one word.
@@ -110,7 +120,7 @@ impl Fleet {
     pub fn new(specs: Vec<ReplicaSpec>, params: Params, index_bytes: usize) -> Self {
         let fleet = Fleet {
             members: ArcSwap::default(),
-            changing: Mutex::new(()),
+            changing: Mutex::new(false),
             changes: watch::Sender::new(0),
             numbers: AtomicU32::new(0),
             residency: RwLock::new(Residency::new(index_bytes)),
@@ -119,9 +129,9 @@ impl Fleet {
             hints: Hints::default(),
             landings: Landings::default(),
             pins: Pins::default(),
+            sources: Sources::default(),
             clock: Clock::default(),
-            params,
-            rules: Rules::default(),
+            tuning: ArcSwap::from_pointee(Tuning { params, rules: Rules::default() }),
             fencing: Mutex::new(()),
         };
         fleet.change(specs.into_iter().map(|spec| Wanted { spec, address: None }).collect());
@@ -131,7 +141,13 @@ impl Fleet {
     /// The same fleet under `rules`; without, there is no lane and no slow start.
     #[must_use]
     pub fn under(self, rules: Rules) -> Self {
-        Fleet { rules, ..self }
+        self.tune(self.params(), rules);
+        self
+    }
+
+    /// Chooses by `params` and `rules` from now on.
+    pub fn tune(&self, params: Params, rules: Rules) {
+        self.tuning.store(Arc::new(Tuning { params, rules }));
     }
 
     /// All replicas, in the order of their slots, as they are at the moment; not to be held across an await.
@@ -155,8 +171,8 @@ impl Fleet {
     }
 
     /// The rule and its parameters.
-    pub fn params(&self) -> &Params {
-        &self.params
+    pub fn params(&self) -> Params {
+        self.tuning.load().params
     }
 
     /// The clock that work is measured on.
@@ -174,6 +190,11 @@ impl Fleet {
         &self.pins
     }
 
+    /// How the sources of replicas do.
+    pub fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
     /// The last request of a session.
     pub fn last_of(&self, session: Hint) -> Option<Last> {
         self.hints.last(session.key)
@@ -184,7 +205,7 @@ impl Fleet {
         let rates = self.models.rates(model);
         #[expect(clippy::cast_precision_loss, reason = "a body's size fits a float")]
         let in_tokens = |bytes: u64| bytes as f64 * rates.tokens_per_byte;
-        let block = in_tokens(self.params.load.block_bytes);
+        let block = in_tokens(self.tuning.load().params.load.block_bytes);
         Tokens { prompt: in_tokens(bytes), block, output: rates.output }
     }
 
@@ -213,6 +234,11 @@ impl Fleet {
         let covered = |model: Option<&str>| there().any(|r| r.is_healthy() && r.serves(model));
         let names: BTreeSet<_> = there().flat_map(|r| r.model_names()).collect();
         there().next().is_some() && (!covered(None) || names.iter().any(|model| !covered(Some(model))))
+    }
+
+    /// Lets the prefix index use `bytes`; whether it may: it does not shrink.
+    pub fn allow_index(&self, bytes: usize) -> bool {
+        self.residency.write().allow(bytes)
     }
 
     /// An engine has told how many tokens its cache holds.
@@ -264,15 +290,17 @@ impl Fleet {
         chain: &[u64],
     ) -> Option<Decision> {
         let (request, candidates) = (key.request, self.candidates(pool, key, chain));
+        let tuning = self.tuning.load();
+        let Tuning { params, rules } = &**tuning;
         let replicas = self.replicas();
         let in_lane = |id| replicas.at(id).is_some_and(|r| r.spec.role.in_lane);
-        let lane = self.rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
+        let lane = rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
         let session = key.session.map(|session| (session, self.hints.home(session.key)));
         let named = |id| replicas.at(id).map_or(0, |r| r.name_hash);
-        lane::choose(request, &candidates, &self.params, lane, |group| {
-            let decision = flight::choose(request, group, &self.params)?;
+        lane::choose(request, &candidates, params, lane, |group| {
+            let decision = flight::choose(request, group, params)?;
             Some(match session {
-                Some(hint) => hint::weigh(decision, hint, (request, group), &self.params, named),
+                Some(hint) => hint::weigh(decision, hint, (request, group), params, named),
                 None => decision,
             })
         })
@@ -295,7 +323,7 @@ impl Fleet {
         let mut confirmed = overlaps.clone();
         residency.confirmed(chain, &mut confirmed);
         let now = self.clock.now();
-        let window = self.rules.slow_start.as_secs_f64() * 1000.0;
+        let window = self.tuning.load().rules.slow_start.as_secs_f64() * 1000.0;
         let turn = residency.turn(key.previous);
         // what was evicted of the prompt took its end along
         let ends = |overlap: u32| key.previous.is_some_and(|place| overlap >= place.blocks);

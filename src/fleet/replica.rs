@@ -1,5 +1,6 @@
 //! One replica: where it is, what it serves, how it is, and what is promised to it.
 
+use super::emptying::Emptying;
 use crate::api::catalogue::Catalogue;
 use crate::policy::backlog::Backlog;
 use crate::policy::cost::Prospect;
@@ -69,6 +70,7 @@ pub struct Vitals {
     transitions: [AtomicU64; State::COUNT],
     /// What its engine listed last.
     catalogue: ArcSwapOption<Catalogue>,
+    pub(super) emptying: Emptying,
 }
 
 impl Deref for Replica {
@@ -96,6 +98,7 @@ impl Vitals {
             suppressed: AtomicU64::new(0),
             transitions: Default::default(),
             catalogue: ArcSwapOption::empty(),
+            emptying: Emptying::default(),
         }
     }
 }
@@ -110,11 +113,11 @@ fn never() -> AtomicU64 {
 }
 
 /// A time as bits that are ordered as times are: the bits of positive numbers.
-fn time_bits(now: f64) -> u64 {
+pub(super) fn time_bits(now: f64) -> u64 {
     now.max(f64::MIN_POSITIVE).to_bits()
 }
 
-fn time_of(bits: u64) -> f64 {
+pub(super) fn time_of(bits: u64) -> f64 {
     if bits == 0 { f64::NEG_INFINITY } else { f64::from_bits(bits) }
 }
 
@@ -300,11 +303,6 @@ impl Replica {
     pub fn observe_generation(&self, seen: Observation, thresholds: Thresholds, now: f64) -> Option<Transition> {
         self.count(seen);
         self.revise(now, |standing| standing.on_generation(seen, thresholds))
-    }
-
-    /// An operator keeps new requests away, or no longer does.
-    pub fn drain(&self, draining: bool, now: f64) {
-        self.revise(now, |standing| standing.draining = draining);
     }
 
     /// A pause after failed requests may be over.

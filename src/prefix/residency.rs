@@ -280,6 +280,11 @@ impl Residency {
         self.at(replica).lru.set_capacity(tokens);
     }
 
+    /// Lets the index use `budget` bytes; see [`PrefixIndex::allow`].
+    pub fn allow(&mut self, budget: usize) -> bool {
+        self.index.allow(budget)
+    }
+
     /// Heap bytes of the index.
     pub fn bytes(&self) -> usize {
         self.index.bytes() + self.turns.bytes()

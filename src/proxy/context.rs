@@ -1,11 +1,11 @@
 //! What one request carries from phase to phase. Guards live here and nowhere else.
 
-use super::RequestIds;
 use super::body::Body;
 use super::cors::Permission;
 use super::explain::Choice;
 use super::rank::RankField;
 use super::relay::Relay;
+use super::{RequestIds, Terms};
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
@@ -53,6 +53,8 @@ pub struct Context {
     pub(super) failure: Option<Failure>,
     /// Counts the request until the context goes.
     _inflight: InflightGuard,
+    /// The settings that it began with.
+    pub(super) terms: Arc<Terms>,
     /// Who was there when it came: what it knows by slot is theirs until it ends.
     _members: Arc<Members>,
 }
@@ -127,7 +129,7 @@ pub(super) struct Attempt {
 }
 
 impl Context {
-    pub(super) fn new(id: String, inflight: InflightGuard, members: Arc<Members>) -> Self {
+    pub(super) fn new(id: String, inflight: InflightGuard, members: Arc<Members>, terms: Arc<Terms>) -> Self {
         Context {
             id,
             started: Instant::now(),
@@ -148,6 +150,7 @@ impl Context {
             retry_after: 1,
             failure: None,
             _inflight: inflight,
+            terms,
             _members: members,
         }
     }

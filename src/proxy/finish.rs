@@ -25,7 +25,7 @@ impl Proxy {
         if let Some(key) = &ctx.key {
             self.metrics.key_used(key, &outcome);
         }
-        if self.settings.access_log && ctx.endpoint != Endpoint::Health {
+        if ctx.terms.settings.access_log && ctx.endpoint != Endpoint::Health {
             self.write_access_line(ctx, &outcome, word);
         }
         if let Some(e) = e {

@@ -50,7 +50,7 @@ impl Proxy {
         ctx.attempt = Some(Attempt { reservation, claim, began: Instant::now(), _placed: placed });
         match replica.address() {
             Some(address) => {
-                let phases = &self.settings.phases;
+                let phases = &ctx.terms.settings.phases;
                 let mut peer = peer(address, phases, fresh);
                 if ctx.endpoint.is_inference() && ctx.body.held().is_some() && !ctx.prompt.streams {
                     // such an answer comes at once or not at all
@@ -102,7 +102,7 @@ impl Proxy {
         mut standing: Standing,
     ) -> Result<Placed> {
         let line = self.router.gate().map(|_| Self::line(session, ctx));
-        let mut stay = self.stay();
+        let mut stay = Self::stay(ctx);
         loop {
             let started = Instant::now();
             let asking = line.map_or_else(Asking::default, |line| Asking { line, standing });

@@ -105,7 +105,7 @@ impl Proxy {
             replayable: ctx.body.held().is_some() || !session.as_ref().retry_buffer_truncated(),
             repeatable: ctx.is_repeatable() || session.req_header().method.is_idempotent(),
         };
-        verdict(failure, progress, self.settings.retry)
+        verdict(failure, progress, ctx.terms.settings.retry)
     }
 }
 

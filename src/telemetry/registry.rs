@@ -19,10 +19,10 @@ macro_rules! metrics {
     ) => {
         $(#[$doc])*
         pub struct $name {
-            registry: prometheus::Registry,
+            pub(super) registry: prometheus::Registry,
             /// What is copied into counters at a scrape must not be copied twice.
-            rendering: parking_lot::Mutex<()>,
-            $($field: $crate::telemetry::registry::metrics!(@type $kind),)+
+            pub(super) rendering: parking_lot::Mutex<()>,
+            $(pub(super) $field: $crate::telemetry::registry::metrics!(@type $kind),)+
         }
 
         impl $name {
