@@ -40,6 +40,8 @@
 //! | what is learned, and how? | [`policy::estimate`], [`policy::backlog`], [`policy::flow`], [`prefix::lru`] |
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
 //! | what does an answer tell? | [`api::answer`] |
+//! | who belongs to the fleet, and what becomes of who leaves? | [`fleet::members`], [`engine::membership`] |
+//! | what is read again while requests run? | `server/reload.rs` |
 //! | who holds what? | [`prefix::index`], [`prefix::residency`], [`prefix::turns`]; what was given an id: [`fleet::pins`] |
 //! | who waits when more is asked than may run, and who is turned away? | [`policy::queue`], [`fleet::gate`], `proxy/queue.rs` |
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |

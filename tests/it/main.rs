@@ -9,7 +9,9 @@ mod clients;
 mod compat;
 mod decoded;
 mod dialects;
+mod discovery;
 mod draining;
+mod emptying;
 mod encoded;
 mod failover;
 #[cfg(feature = "bench")]
@@ -26,6 +28,7 @@ mod oddities;
 mod overload;
 mod ranks;
 mod relaying;
+mod reloading;
 mod routing;
 mod seeing;
 mod sessions;
