@@ -124,7 +124,7 @@ struct Draft<'a> {
 }
 
 impl Fleet {
-    /// Makes exactly `wanted` the members. Of two with one name the first counts.
+    /// Makes exactly `wanted` the members; no two of them have one name.
     pub fn change(&self, wanted: Vec<Wanted>) -> Change {
         let mut untold = self.changing.lock();
         self.free_slots();
@@ -204,12 +204,10 @@ impl Draft<'_> {
         let replica = match known {
             Some(known) if !self.taken.insert(known.id) => return,
             Some(known) => self.keep(before, &known, spec, address),
-            None if self.by_name.contains_key(&spec.name) => return,
             None => {
                 let Some(id) = self.free_slot() else {
                     return log::error!("replica {}: there are too many", spec.name);
                 };
-                self.by_name.insert(spec.name.clone(), id);
                 self.change.added.push(spec.name.clone());
                 let replica = Replica::new(id, spec).numbered(self.fleet.number());
                 if let Some(address) = address {
