@@ -187,8 +187,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_stop_it(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0..3) {
-            let kind = [Kind::A, Kind::Aaaa, Kind::Srv][kind as usize];
+        fn no_bytes_stop_it(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0usize..3) {
+            let kind = [Kind::A, Kind::Aaaa, Kind::Srv][kind];
             let asked = question(7, "a.b", kind).unwrap();
             let mut got = message(&asked, &[]);
             got[7] = 3;
