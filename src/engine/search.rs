@@ -44,7 +44,8 @@ impl ModelSearch {
         if last.is_some_and(|at| at.elapsed() < PAUSE) {
             return;
         }
-        let healthy = self.fleet.replicas().iter().filter(|replica| replica.is_healthy());
+        let replicas = self.fleet.members();
+        let healthy = replicas.iter().filter(|replica| replica.is_healthy());
         join_all(healthy.map(|replica| self.probe.look_for_models(replica))).await;
         *last = Some(Instant::now());
     }

@@ -4,12 +4,12 @@
 //! replicas that were fenced for failed requests, which needs a clock and no more.
 
 use super::generation::{Asker, Outcome};
+use super::tend::tend;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
 use crate::policy::progress::{Asked, Limits, Reply, Signs};
 use crate::types::WatchMode;
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::services::background::BackgroundService;
 use std::pin::pin;
@@ -157,7 +157,7 @@ impl Watchdog {
 impl BackgroundService for Watchdog {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         tokio::select! {
-            _ = join_all(self.fleet.replicas().iter().map(|replica| self.watch(replica))) => {}
+            () = tend(&self.fleet, |replica| async move { self.watch(&replica).await }) => {}
             _ = shutdown.changed() => {}
         }
     }

@@ -118,7 +118,7 @@ impl Proxy {
             repeatable: is_repeatable(session.req_header(), ctx),
             unsent,
         };
-        verdict(failure, progress, self.settings.retry)
+        verdict(failure, progress, ctx.terms.settings.retry)
     }
 }
 

@@ -10,7 +10,9 @@ mod clients;
 mod compat;
 mod decoded;
 mod dialects;
+mod discovery;
 mod draining;
+mod emptying;
 mod encoded;
 mod failover;
 #[cfg(feature = "bench")]
@@ -29,6 +31,7 @@ mod overload;
 mod phases;
 mod ranks;
 mod relaying;
+mod reloading;
 mod routing;
 mod saturated;
 mod seeing;

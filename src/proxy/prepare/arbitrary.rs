@@ -167,7 +167,6 @@ fn processor_ns() -> u64 {
     seen.split(' ').next().unwrap().parse().unwrap()
 }
 
-
 #[test]
 fn no_shape_of_body_takes_more_than_its_size() {
     let many = |piece: &str, size: usize| piece.repeat(size / piece.len());
