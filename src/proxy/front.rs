@@ -14,7 +14,7 @@ use super::heads::{HeadClock, Refusals, refusal};
 use super::request::CLIENT_IDLE;
 use super::wire::Watched;
 use super::{Proxy, Terms};
-use crate::api::errors::{Dialect, ErrorKind};
+use crate::api::errors::ErrorKind;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::BytesMut;
@@ -122,7 +122,7 @@ impl ServerApp for Front {
         let peeked = timeout_at(deadline, is_http2(&mut stream)).await;
         if peeked.ok()?? {
             let _open = OpenConnection::new(&self.open_http2);
-            let watched = Watched::listen(stream, HeadClock::new(self.patience));
+            let watched = Watched::listen(stream, HeadClock::new(self.patience()));
             return self.http2.process_new(watched, shutdown).await;
         }
         self.serve_http1(stream, deadline, shutdown).await;

@@ -43,7 +43,7 @@ impl Proxy {
 
     /// An engine does not know what it was asked for: engines are asked for their models again, beside the request.
     pub(super) fn doubt_models(&self) {
-        if let Some(search) = &self.rules.search {
+        if let Some(search) = &self.terms.load().rules.search {
             search.begin();
         }
     }
