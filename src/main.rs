@@ -35,8 +35,7 @@ fn print(text: &str) -> ExitCode {
 
 /// Tests or serves what is configured.
 fn configured(cli: &Cli) -> ExitCode {
-    let env: Vec<(String, String)> =
-        std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect();
+    let env = config::environment();
     let sources = Sources {
         file: cli.config.as_deref(),
         upstream: cli.upstream.as_deref(),

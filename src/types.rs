@@ -5,7 +5,8 @@
 
 use std::fmt;
 
-/// The slot of a replica in the fleet: dense, stable for the life of the process, never reused for another name.
+/// The slot of a replica in the fleet: dense, stable while it is there, and another's only when nothing refers to it any
+/// more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(pub u16);
 

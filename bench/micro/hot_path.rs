@@ -84,7 +84,7 @@ fn fleet(replicas: u16) -> (Arc<Fleet>, Router) {
     };
     let fleet = Arc::new(Fleet::new((0..replicas).map(spec).collect(), params, 256 << 20));
     let thresholds = Thresholds { failures: 2, successes: 2 };
-    let backends = Backends::new(Box::new(Configured::new(fleet.clone(), thresholds)));
+    let backends = Backends::new(Box::new(Configured::new(fleet.clone(), move || thresholds)));
     let balancer = Arc::new(LoadBalancer::from_backends_with_config(backends, Some(fleet.clone())));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(balancer.update()).expect("numeric addresses");

@@ -4,6 +4,7 @@
 use crate::engine::speculation::SpeculationGuard;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
+use std::sync::Arc;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,17 +37,17 @@ impl Order {
     ///
     /// # Errors
     /// It could not be written down, and was not done.
-    pub(super) fn apply<'a>(
+    pub(super) fn apply(
         &self,
-        fleet: &'a Fleet,
+        fleet: &Fleet,
         guard: Option<&SpeculationGuard>,
-    ) -> std::io::Result<Option<&'a Replica>> {
-        let Some(replica) = fleet.replicas().iter().find(|r| r.name() == self.name) else { return Ok(None) };
+    ) -> std::io::Result<Option<Arc<Replica>>> {
+        let Some(replica) = fleet.replicas().iter().find(|r| r.name() == self.name).cloned() else { return Ok(None) };
         match self.verb {
             Verb::Drain => replica.drain(true, fleet.clock().now()),
             Verb::Undrain => replica.drain(false, fleet.clock().now()),
             Verb::Release => {
-                guard.map(|guard| guard.release(replica)).transpose()?;
+                guard.map(|guard| guard.release(&replica)).transpose()?;
             }
         }
         Ok(Some(replica))

@@ -2,28 +2,28 @@
 
 use super::json::{Object, document};
 use super::words::why;
-use crate::fleet::Fleet;
+use crate::fleet::members::Members;
 use crate::policy::select::Ranked;
 use crate::telemetry::decisions::{Ended, Record};
 use crate::types::{PolicyKind, ReplicaId};
 use std::time::SystemTime;
 
 /// One decision, whole.
-pub(super) fn one(record: &Record, fleet: &Fleet) -> String {
+pub(super) fn one(record: &Record, fleet: &Members) -> String {
     document(|o| whole(o, record, fleet))
 }
 
 /// Several, in few words each.
-pub(super) fn list(records: &[Record], fleet: &Fleet) -> String {
+pub(super) fn list(records: &[Record], fleet: &Members) -> String {
     document(|o| o.list("decisions", records, |o, record| brief(o, record, fleet)))
 }
 
 /// The name of a replica.
-pub(super) fn name(fleet: &Fleet, id: ReplicaId) -> &str {
-    fleet.replica(id).map_or("?", |r| r.name())
+pub(super) fn name(fleet: &Members, id: ReplicaId) -> &str {
+    fleet.at(id).map_or("?", |r| r.name())
 }
 
-fn brief(o: &mut Object<'_>, record: &Record, fleet: &Fleet) {
+fn brief(o: &mut Object<'_>, record: &Record, fleet: &Members) {
     let placed = &record.placed;
     o.text("id", &*format!("{:016x}", record.id));
     let since = record.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -46,7 +46,7 @@ fn brief(o: &mut Object<'_>, record: &Record, fleet: &Fleet) {
     o.object("ended", record.ended.as_ref(), |o, ended| ended_as(o, ended, fleet));
 }
 
-fn ended_as(o: &mut Object<'_>, ended: &Ended, fleet: &Fleet) {
+fn ended_as(o: &mut Object<'_>, ended: &Ended, fleet: &Members) {
     let count = |n: Option<u64>| n.map_or("null".to_owned(), |n| n.to_string());
     let millis = |d: std::time::Duration| d.as_secs_f64() * 1000.0;
     o.text("word", ended.word);
@@ -63,7 +63,7 @@ fn ended_as(o: &mut Object<'_>, ended: &Ended, fleet: &Fleet) {
     });
 }
 
-fn whole(o: &mut Object<'_>, record: &Record, fleet: &Fleet) {
+fn whole(o: &mut Object<'_>, record: &Record, fleet: &Members) {
     brief(o, record, fleet);
     o.text("why", &*why(record, fleet));
     o.text("runner_up", record.best.get(1).map(|r| name(fleet, r.id)));
@@ -82,7 +82,7 @@ fn whole(o: &mut Object<'_>, record: &Record, fleet: &Fleet) {
     o.plain("more_candidates", record.others);
 }
 
-fn candidate(o: &mut Object<'_>, r: &Ranked, record: &Record, fleet: &Fleet) {
+fn candidate(o: &mut Object<'_>, r: &Ranked, record: &Record, fleet: &Members) {
     let (policy, alpha) = record.rule;
     o.text("replica", name(fleet, r.id));
     o.plain("ordinal", r.id);

@@ -21,18 +21,22 @@ pub(super) fn all(fleet: &Fleet, metrics: &Metrics) -> String {
         o.plain("index_bytes", bytes);
         o.plain("index_blocks", blocks);
         o.plain("requests_in_flight", metrics.inflight());
-        o.list("replicas", fleet.replicas(), |o, replica| one(o, replica, fleet, metrics));
+        o.list("replicas", fleet.replicas().iter(), |o, replica| one(o, replica, fleet, metrics));
     })
 }
 
 fn one(o: &mut Object<'_>, replica: &Replica, fleet: &Fleet, metrics: &Metrics) {
-    let prospect = replica.prospect(fleet.clock().now());
+    let now = fleet.clock().now();
+    let prospect = replica.prospect(now);
     let fence = replica.fence();
     o.text("name", replica.name());
     o.plain("ordinal", replica.id);
     o.text("state", replica.state().label());
     o.text("reason", fence.map(|reason| reason.label()));
     o.text("detail", replica.refusal().as_deref());
+    let seconds = |since: Option<f64>| since.map(|since| (now - since) / 1000.0);
+    o.number("draining_for_s", seconds(replica.drained_since()));
+    o.number("empty_for_s", seconds(replica.empty_since()));
     o.plain("in_flight", replica.inflight());
     o.plain("load_units", replica.load());
     o.number("waiting", prospect.waiting);

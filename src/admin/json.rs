@@ -66,6 +66,19 @@ impl Object<'_> {
         }
     }
 
+    /// A list of texts.
+    pub(super) fn texts(&mut self, name: &str, texts: &[String]) {
+        let out = self.name(name);
+        out.push('[');
+        for (n, text) in texts.iter().enumerate() {
+            if n > 0 {
+                out.push(',');
+            }
+            quote(out, text);
+        }
+        out.push(']');
+    }
+
     /// A list of objects.
     pub(super) fn list<T>(
         &mut self,

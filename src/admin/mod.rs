@@ -8,15 +8,18 @@ mod drain;
 mod explain;
 mod fleet;
 mod json;
+mod reload;
 mod words;
 
 pub use access::Access;
+pub use reload::{Reloads, Report};
 
 use crate::engine::speculation::SpeculationGuard;
 use crate::fleet::{Fleet, FleetHealth};
 use crate::telemetry::decisions::{Decisions, Record};
 use crate::telemetry::metrics::Metrics;
 use access::Permit;
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use drain::Order;
@@ -53,7 +56,8 @@ pub struct Admin {
     metrics: Arc<Metrics>,
     decisions: Arc<Decisions>,
     draining: Arc<AtomicBool>,
-    access: Access,
+    access: Arc<ArcSwap<Access>>,
+    reloads: Option<Box<dyn Reloads>>,
     guard: Option<SpeculationGuard>,
 }
 
@@ -85,9 +89,9 @@ impl Admin {
         fleet: Arc<Fleet>,
         (metrics, decisions): (Arc<Metrics>, Arc<Decisions>),
         draining: Arc<AtomicBool>,
-        access: Access,
+        access: Arc<ArcSwap<Access>>,
     ) -> Self {
-        Admin { fleet, metrics, decisions, draining, access, guard: None }
+        Admin { fleet, metrics, decisions, draining, access, reloads: None, guard: None }
     }
 
     /// The same, where operators may end what `guard` began.
@@ -96,9 +100,25 @@ impl Admin {
         Admin { guard: Some(guard), ..self }
     }
 
+    /// The same, with a configuration that can be read again.
+    #[must_use]
+    pub fn reloading(self, reloads: impl Reloads + 'static) -> Self {
+        Admin { reloads: Some(Box::new(reloads)), ..self }
+    }
+
+    /// `/api/reload`.
+    async fn reload(&self, request: &RequestHeader) -> Answer {
+        match (self.refusal(request), &self.reloads) {
+            (Some(refusal), _) => refusal,
+            (None, Some(reloads)) if request.method == http::Method::POST => reloads.reload().await.answer(),
+            (None, Some(_)) => Answer::error(405, "only POST is allowed here"),
+            (None, None) => Answer::error(404, PLACES),
+        }
+    }
+
     /// What changes something.
     fn order(&self, order: &Order, request: &RequestHeader) -> Answer {
-        match self.access.check(request) {
+        match self.access.load().check(request) {
             Permit::Unauthorized => return Answer::plain(401, "the admin token is missing or wrong"),
             Permit::Forbidden => return Answer::plain(403, "not from here: set admin.token_env or admin.token_file"),
             Permit::Granted => {}
@@ -152,7 +172,7 @@ impl Admin {
 
     /// The answer to who may not see what is not open to all.
     fn refusal(&self, head: &RequestHeader) -> Option<Answer> {
-        match self.access.check(head) {
+        match self.access.load().check(head) {
             Permit::Granted => None,
             Permit::Unauthorized => Some(Answer::error(401, "the admin token is missing or wrong")),
             Permit::Forbidden => Some(Answer::error(403, "not from here: set admin.token_env or admin.token_file")),
@@ -168,16 +188,16 @@ impl Admin {
             ("decisions", "") => {
                 let limit = query(head, "limit").map_or(Ok(LISTED), str::parse);
                 match limit {
-                    Ok(limit) => Answer::json(explain::list(&self.decisions.latest(limit), &self.fleet)),
+                    Ok(limit) => Answer::json(explain::list(&self.decisions.latest(limit), &self.fleet.replicas())),
                     Err(_) => Answer::error(400, "limit is a whole number"),
                 }
             }
             ("explain", id) => match self.find(id) {
                 Some(record) if wants_text(head) => {
-                    let text = words::page(&record, &self.fleet, SystemTime::now());
+                    let text = words::page(&record, &self.fleet.replicas(), SystemTime::now());
                     Answer { status: 200, kind: TEXT, body: text.into_bytes() }
                 }
-                Some(record) => Answer::json(explain::one(&record, &self.fleet)),
+                Some(record) => Answer::json(explain::one(&record, &self.fleet.replicas())),
                 None => Answer::error(404, "no such request among the last decisions"),
             },
             _ => Answer::error(404, PLACES),
@@ -191,7 +211,10 @@ impl Admin {
 
     async fn serve(&self, session: &mut ServerSession) -> Result<()> {
         let head = session.req_header();
-        let answer = self.answer(head);
+        let answer = match head.uri.path() {
+            "/api/reload" => self.reload(head).await,
+            _ => self.answer(head),
+        };
         let is_head = head.method == http::Method::HEAD;
         if head.method != http::Method::GET && !is_head {
             // a body may follow, which nobody reads

@@ -1,7 +1,7 @@
 //! A decision in words, for an engineer at a terminal.
 
 use super::explain::name;
-use crate::fleet::Fleet;
+use crate::fleet::members::Members;
 use crate::policy::flight::Flight;
 use crate::policy::lane::Gate;
 use crate::policy::select::{Ranked, Reason};
@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::time::SystemTime;
 
 /// The page that `ramjet explain` prints, as seen at `now`.
-pub(super) fn page(record: &Record, fleet: &Fleet, now: SystemTime) -> String {
+pub(super) fn page(record: &Record, fleet: &Members, now: SystemTime) -> String {
     let placed = &record.placed;
     let ago = now.duration_since(record.at).unwrap_or_default().as_secs_f64();
     let mut out = format!("request {:016x}, {ago:.1} s ago: {}", record.id, placed.endpoint.label());
@@ -37,7 +37,7 @@ pub(super) fn page(record: &Record, fleet: &Fleet, now: SystemTime) -> String {
 }
 
 /// One sentence: why the first candidate is first.
-pub(super) fn why(record: &Record, fleet: &Fleet) -> String {
+pub(super) fn why(record: &Record, fleet: &Members) -> String {
     let mut out = match record.reason {
         _ if record.placed.pinned => "it alone keeps what the request names".to_owned(),
         Reason::Pinned => "it alone keeps what the request names".to_owned(),
@@ -77,7 +77,7 @@ fn hinted(record: &Record) -> String {
 }
 
 /// Somebody else holds more of the prompt.
-fn spilled(record: &Record, fleet: &Fleet) -> String {
+fn spilled(record: &Record, fleet: &Members) -> String {
     let deepest = record.best.iter().max_by_key(|r| r.overlap);
     let (Some(first), Some(deepest)) = (record.best.first(), deepest.filter(|d| d.overlap > 0)) else {
         return "others hold more of the prompt, but are far too busy".to_owned();
@@ -96,7 +96,7 @@ fn spilled(record: &Record, fleet: &Fleet) -> String {
 }
 
 /// The candidates, the chosen one marked, with the terms that the rule looks at.
-fn table(record: &Record, fleet: &Fleet) -> String {
+fn table(record: &Record, fleet: &Members) -> String {
     let (policy, alpha) = record.rule;
     let mut head = vec!["held"];
     head.extend(match policy {
@@ -144,7 +144,7 @@ fn cells(r: &Ranked, policy: PolicyKind) -> Vec<String> {
     out
 }
 
-fn came(ended: &Ended, fleet: &Fleet) -> String {
+fn came(ended: &Ended, fleet: &Members) -> String {
     let mut out = format!("came of it: {}, status {}", ended.word, ended.status);
     if let Some(id) = ended.replica {
         let _infallible = write!(out, " at {}", name(fleet, id));

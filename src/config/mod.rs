@@ -8,6 +8,7 @@
 //! validates a setting again, and nothing else in the program reads the environment for one.
 
 mod env;
+mod found;
 mod guards;
 mod keys;
 mod kind;
@@ -34,6 +35,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::found::{Discovery, DnsDiscovery, FileDiscovery};
 pub use self::guards::{Identity, Speculation};
 pub use self::keys::ClientKey;
 pub use self::problem::{Origin, Problem, Problems};
@@ -46,6 +48,8 @@ pub use self::values::{AccessLog, Lane, ListenAddr, Replica, Secret};
 
 use self::node::Node;
 use self::reader::Reader;
+use self::replicas::Replicas;
+use self::schema::Kind;
 
 /// Where settings come from. Flags override the environment, the environment overrides the file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,16 +67,23 @@ pub struct Sources<'a> {
 }
 
 /// A checked configuration.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Loaded {
     /// The settings.
     pub config: Config,
     /// The keys that clients may use; `None` when they need none.
     pub client_keys: Option<Vec<ClientKey>>,
+    /// The key for engines that DNS names.
+    pub dns_key: Option<Secret>,
     /// The token of the admin API.
     pub admin_token: Option<Secret>,
     /// What the operator should know although nothing is wrong, one line each.
     pub warnings: Vec<String>,
+}
+
+/// The environment, as far as it is text.
+pub fn environment() -> Vec<(String, String)> {
+    std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
 }
 
 /// Reads and checks all sources; on failure, says everything that is wrong with any of them.
@@ -89,11 +100,38 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
     }
     rules::settle(&mut config, &environment.every, sources.env, &mut reader);
     let client_keys = keys::client_keys(&config.auth, sources.env, &mut reader);
+    let dns_key = rules::dns_key(&config.fleet.discovery.dns, sources.env, &mut reader);
     let admin_token = rules::admin_token(&config.admin, sources.env, &mut reader);
     match Problems::new(reader.problems) {
         Some(problems) => Err(problems),
-        None => Ok(Loaded { config, client_keys, admin_token, warnings: environment.warnings }),
+        None => Ok(Loaded { config, client_keys, dns_key, admin_token, warnings: environment.warnings }),
     }
+}
+
+/// Reads a list of replicas that stands in a file of its own, in the shape of `fleet.replicas`; on failure, says everything
+/// that is wrong with it. What an engine must be stands in `common` where a replica does not say.
+pub fn replicas(
+    text: &str,
+    path: &Path,
+    env: &[(String, String)],
+    common: &Identity,
+) -> Result<Vec<Replica>, Problems> {
+    let mut reader = Reader::default();
+    let shown: Arc<str> = path.to_string_lossy().into();
+    let tree = node::parse(text, &shown, &mut reader.problems);
+    if let Some(tree) = &tree {
+        reader.within(format_args!(".fleet.replicas"), tree, |reader| Replicas.read(tree, &mut Vec::new(), reader));
+    }
+    reader.partial = tree.is_none();
+    let listed = rules::fleet(&rules::EveryReplica::default(), env, common, false, &mut reader);
+    Problems::new(reader.problems).map_or(Ok(listed), Err)
+}
+
+/// The ranks of an engine, each a replica of its own.
+pub fn ranks(engine: Replica, count: u32) -> Vec<Replica> {
+    let mut all = Vec::new();
+    rules::ranks(engine, count, &mut all);
+    all
 }
 
 /// The tree of a file, if it has one.

@@ -5,6 +5,7 @@ use std::fs;
 use std::mem;
 use std::path::Path;
 
+use super::found::DnsDiscovery;
 use super::guards::Identity;
 use super::kind::Scalar;
 use super::problem::{Origin, Problem, quoted};
@@ -35,7 +36,9 @@ pub(super) struct EveryReplica {
 /// Checks the settings as a whole and builds the fleet.
 pub(super) fn settle(config: &mut Config, every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) {
     config.fleet.identity.check("fleet.identity", reader);
-    config.fleet.replicas = fleet(every, env, &config.fleet.identity, reader);
+    let discovery = &config.fleet.discovery;
+    let may_be_empty = discovery.file.path.is_some() || discovery.dns.name.is_some();
+    config.fleet.replicas = fleet(every, env, &config.fleet.identity, may_be_empty, reader);
     let routing = &config.routing;
     if routing.max_prefix_bytes < routing.block_bytes {
         let allowed = format!("at least routing.block_bytes, which is {}", routing.block_bytes.write());
@@ -43,10 +46,17 @@ pub(super) fn settle(config: &mut Config, every: &EveryReplica, env: &[(String, 
     }
 }
 
-fn fleet(every: &EveryReplica, env: &[(String, String)], common: &Identity, reader: &mut Reader) -> Vec<Replica> {
+/// The replicas that were written, each with all that belongs to it.
+pub(super) fn fleet(
+    every: &EveryReplica,
+    env: &[(String, String)],
+    common: &Identity,
+    may_be_empty: bool,
+    reader: &mut Reader,
+) -> Vec<Replica> {
     let mut written = mem::take(&mut reader.written);
     share_out(every, &mut written, reader);
-    how_many(&written, reader);
+    how_many(&written, may_be_empty, reader);
     let (mut names, mut urls) = (Claims::new("a name"), Claims::new("a URL"));
     let mut replicas = Vec::with_capacity(written.len());
     for (index, replica) in written.into_iter().enumerate() {
@@ -82,7 +92,7 @@ fn fleet(every: &EveryReplica, env: &[(String, String)], common: &Identity, read
 }
 
 /// An engine with several data-parallel ranks is as many replicas.
-fn ranks(engine: Replica, count: u32, replicas: &mut Vec<Replica>) {
+pub(super) fn ranks(engine: Replica, count: u32, replicas: &mut Vec<Replica>) {
     if count < 2 {
         return replicas.push(engine);
     }
@@ -124,11 +134,11 @@ fn is_called(item: &str, replica: &WrittenReplica) -> bool {
 }
 
 /// Slots are 16 bits wide; and a router without replicas routes nothing.
-fn how_many(written: &[WrittenReplica], reader: &mut Reader) {
+fn how_many(written: &[WrittenReplica], may_be_empty: bool, reader: &mut Reader) {
     let count: usize = written.iter().map(|replica| replica.dp_ranks.max(1) as usize).sum();
     const MOST: usize = u16::MAX as usize;
     let unreadable = |problem: &Problem| matches!(problem.path.as_str(), "fleet" | "fleet.replicas");
-    if count == 0 && !reader.partial && !reader.problems.iter().any(unreadable) {
+    if count == 0 && !may_be_empty && !reader.partial && !reader.problems.iter().any(unreadable) {
         reader.report_setting("fleet.replicas", "no replica", "at least one, here, in RJ_UPSTREAM or in --upstream");
     } else if count > MOST {
         reader.report_setting("fleet.replicas", format!("{count} replicas"), format!("at most {MOST}"));
@@ -162,6 +172,12 @@ impl Claims {
 fn api_key(replica: &WrittenReplica, path: &str, env: &[(String, String)], reader: &mut Reader) -> Option<Secret> {
     let names = [format!("{path}.api_key_env"), format!("{path}.api_key_file")];
     secret(&names, (replica.api_key_env.as_deref(), replica.api_key_file.as_deref()), env, reader)
+}
+
+/// The key for engines that DNS names.
+pub(super) fn dns_key(dns: &DnsDiscovery, env: &[(String, String)], reader: &mut Reader) -> Option<Secret> {
+    let names = ["api_key_env", "api_key_file"].map(|key| format!("fleet.discovery.dns.{key}"));
+    secret(&names, (dns.api_key_env.as_deref(), dns.api_key_file.as_deref()), env, reader)
 }
 
 /// The token of the admin API.

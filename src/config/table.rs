@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::found::Discovery;
 use super::guards::{Identity, Speculation};
 use super::kind::{
     AnyAddr, ENV_NAME, FilePath, HEADER_NAME, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr,
@@ -99,10 +100,14 @@ settings! {
 
     /// The engines.
     pub struct Fleet {
-        /// The engine instances to choose from; at least one, unless RJ_UPSTREAM or --upstream names them.
+        /// The engine instances to choose from; at least one, unless RJ_UPSTREAM or --upstream names them or they are
+        /// discovered.
         replicas: Vec<Replica> = Vec::new(), Replicas;
         /// What the engine of every replica must be, where its own identity does not say.
         identity: Identity = Identity::default(), nested();
+        /// Where more of them are found, and looked for again while ramjet runs. Where a source fails or is empty, those
+        /// that it named last stay. Of two replicas with one name the first stays: replicas, then file, then dns.
+        discovery: Discovery = Discovery::default(), nested();
     }
 
     /// One replica as it is written in the file; the rules make a `Replica` of it.

@@ -10,6 +10,7 @@
 //! one that says *not yet* (429, 5xx) or none in time is late.
 
 use super::exchange::{Question, exchange};
+use super::tend::tend;
 use crate::api::catalogue::Catalogue;
 use crate::api::json::Cursor;
 use crate::api::sha256::sha256;
@@ -17,18 +18,15 @@ use crate::fleet::Fleet;
 use crate::fleet::clock::Clock;
 use crate::fleet::replica::Replica;
 use crate::policy::admission::{Advertised, Identity, Seen};
-use crate::types::ReplicaId;
 use async_trait::async_trait;
 use http::Method;
 use pingora_core::connectors::http::Connector;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::services::background::BackgroundService;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Where engines list their models.
@@ -38,7 +36,7 @@ const MODELS: &str = "/v1/models";
 const VERSIONS: [(&str, &str); 4] =
     [("/version", "version"), ("/server_info", "version"), ("/get_server_info", "version"), ("/props", "build_info")];
 
-/// How often the members of the fleet are looked at.
+/// How often it is looked whether an engine is to be asked again.
 const LOOK: Duration = Duration::from_millis(500);
 /// The least time between two questions while an engine does not say who it is, or ends every watch.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -116,31 +114,13 @@ impl Admission {
 /// Keeps an eye on the engines of replicas that have an identity.
 pub struct AdmissionWatch {
     fleet: Arc<Fleet>,
-    admission: Arc<Admission>,
+    admission: Admission,
 }
 
 impl AdmissionWatch {
     /// A watch over the replicas of `fleet`.
     pub fn new(fleet: Arc<Fleet>, spec: AdmissionSpec) -> Self {
-        AdmissionWatch { admission: Arc::new(Admission::new(fleet.clock(), spec)), fleet }
-    }
-
-    /// Begins to watch who is new, and lets go who has left or was configured anew.
-    fn keep_up(&self, watched: &mut HashMap<ReplicaId, (Arc<Replica>, JoinHandle<()>)>) {
-        let members: Vec<_> = self.fleet.replicas().iter().filter(|r| r.identity().is_some()).cloned().collect();
-        watched.retain(|_, (replica, task)| {
-            let stays = members.iter().any(|member| Arc::ptr_eq(member, replica));
-            if !stays {
-                task.abort();
-            }
-            stays
-        });
-        for member in members {
-            watched.entry(member.id).or_insert_with(|| {
-                let (admission, replica) = (self.admission.clone(), member.clone());
-                (member, tokio::spawn(async move { admission.watch(&replica).await }))
-            });
-        }
+        AdmissionWatch { admission: Admission::new(fleet.clock(), spec), fleet }
     }
 }
 
@@ -176,13 +156,14 @@ impl Admission {
 #[async_trait]
 impl BackgroundService for AdmissionWatch {
     async fn start(&self, mut shutdown: ShutdownWatch) {
-        let mut watched = HashMap::new();
-        loop {
-            self.keep_up(&mut watched);
-            tokio::select! {
-                () = sleep(LOOK) => {}
-                _ = shutdown.changed() => return,
+        let watch = |replica: Arc<Replica>| async move {
+            if replica.identity().is_some() {
+                self.admission.watch(&replica).await;
             }
+        };
+        tokio::select! {
+            () = tend(&self.fleet, watch) => {}
+            _ = shutdown.changed() => {}
         }
     }
 }

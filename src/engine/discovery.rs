@@ -1,11 +1,12 @@
-//! Discovery of configured replicas: their host names, resolved again at every update.
+//! Discovery of the fleet's members: their host names, resolved again at every update. Who is a member is told by
+//! `membership`.
 //!
 //! A name without an answer is an unhealthy replica, not a crash: it is fenced as `unresolved` until it resolves. A
 //! replica that had an address keeps it while its name fails, and keeps it while the answer still contains it. When
 //! nobody answers there, the name is asked at once: engines that start again elsewhere keep theirs.
 
 use crate::fleet::Fleet;
-use crate::fleet::replica::Replica;
+use crate::fleet::replica::{Replica, ReplicaSpec};
 use crate::fleet::selection::backend;
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use async_trait::async_trait;
@@ -27,12 +28,13 @@ const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 /// The replicas named in the configuration.
 pub struct Configured {
     fleet: Arc<Fleet>,
-    thresholds: Thresholds,
+    thresholds: Box<dyn Fn() -> Thresholds + Send + Sync>,
 }
 
 impl Configured {
     /// Discovers the replicas of `fleet`.
-    pub fn new(fleet: Arc<Fleet>, thresholds: Thresholds) -> Self {
+    pub fn new(fleet: Arc<Fleet>, thresholds: impl Fn() -> Thresholds + Send + Sync + 'static) -> Self {
+        let thresholds = Box::new(thresholds);
         Configured { fleet, thresholds }
     }
 
@@ -46,7 +48,7 @@ impl Configured {
             None => {
                 log::warn!("replica {}: its host name has no address", replica.name());
                 let unresolved = Observation::Failed(FenceReason::Unresolved);
-                replica.observe(unresolved, self.thresholds, self.fleet.clock().now());
+                replica.observe(unresolved, (self.thresholds)(), self.fleet.clock().now());
                 None
             }
         }
@@ -56,7 +58,7 @@ impl Configured {
 #[async_trait]
 impl ServiceDiscovery for Configured {
     async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
-        let replicas = self.fleet.replicas();
+        let replicas = self.fleet.members();
         // each name once, so that the ranks of one engine never end up at different addresses; and all at once: a slow
         // name must not delay the others, nor the probes that wait for this
         let names: BTreeSet<_> = replicas.iter().map(|r| (r.spec.host.as_str(), r.spec.port)).collect();
@@ -65,6 +67,18 @@ impl ServiceDiscovery for Configured {
         let found = replicas.iter().filter_map(|r| self.locate(r, answers.get(&(r.spec.host.as_str(), r.spec.port))?));
         Ok((found.collect(), HashMap::new()))
     }
+}
+
+/// Where replicas are that are to join `fleet`, as far as that can be found out now. Those that stay where they are are not
+/// looked for.
+pub(super) async fn locate(specs: &[ReplicaSpec], fleet: &Fleet) -> Vec<Option<SocketAddr>> {
+    let members = fleet.members();
+    let there: BTreeSet<_> = members.iter().map(|r| (r.name(), r.spec.host.as_str(), r.spec.port)).collect();
+    let strangers = specs.iter().filter(|s| !there.contains(&(s.name.as_str(), s.host.as_str(), s.port)));
+    let names: BTreeSet<_> = strangers.map(|s| (s.host.as_str(), s.port)).collect();
+    let answers = join_all(names.into_iter().map(async |name| (name, resolve(name.0, name.1).await))).await;
+    let answers: HashMap<_, _> = answers.into_iter().collect();
+    specs.iter().map(|s| answers.get(&(s.host.as_str(), s.port))?.first().copied()).collect()
 }
 
 /// Looks for a replica that could not be reached; whether it has another address now. One that only answers late

@@ -11,6 +11,7 @@
 //! are there explain it: long prompts, or an engine that serves one request at a time and is at it.
 
 use super::exchange::{Question, exchange};
+use super::tend::tend;
 use crate::api::json::Cursor;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
@@ -18,7 +19,6 @@ use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::policy::progress::Limits;
 use crate::types::ProbeMode;
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use http::Method;
 use pingora_core::connectors::http::Connector;
 use pingora_core::server::ShutdownWatch;
@@ -233,7 +233,7 @@ impl GenerationProbe {
 impl BackgroundService for GenerationProbe {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         tokio::select! {
-            _ = join_all(self.fleet.replicas().iter().map(|replica| self.watch(replica))) => {}
+            () = tend(&self.fleet, |replica| async move { self.watch(&replica).await }) => {}
             _ = shutdown.changed() => {}
         }
     }

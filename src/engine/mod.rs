@@ -5,11 +5,15 @@
 pub mod admission;
 pub mod capacity;
 pub mod discovery;
+pub mod dns;
 mod exchange;
 pub mod generation;
+pub mod membership;
 pub mod probe;
 pub mod records;
 mod samples;
 pub mod search;
 pub mod speculation;
+mod tend;
 pub mod watchdog;
+pub mod watched_file;

@@ -6,12 +6,13 @@
 //! The crate waits for all checks of a round before it begins the next one. So a check only starts the probe of its
 //! replica, unless the last one still runs, and a slow replica delays no other. After the first round, the moment within
 //! the first part of an interval is a replica's own, always the same: a large fleet is not asked all at once, and no
-//! interval is stretched.
+//! interval is stretched. Who is new, or configured anew, is asked at once; a probe ends with its replica.
 
 use super::admission::{Admission, AdmissionSpec};
 use super::capacity::{METRICS, capacity};
 use super::discovery::relocate;
 use super::exchange::{Question, exchange};
+use super::tend::until_gone;
 use crate::api::catalogue::Catalogue;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
@@ -58,8 +59,8 @@ pub(super) struct Prober {
     spec: ReadinessSpec,
     connector: Connector,
     admission: Admission,
-    /// Who was probed before, and whether a probe is under way.
-    running: Mutex<HashMap<ReplicaId, bool>>,
+    /// Who was probed before, by its number, and whether a probe is under way.
+    running: Mutex<HashMap<ReplicaId, (u32, bool)>>,
 }
 
 /// A probe under way.
@@ -70,7 +71,10 @@ struct Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.prober.running.lock().insert(self.replica.id, false);
+        let own = self.replica.number;
+        if let Some((_, is_running)) = self.prober.running.lock().get_mut(&self.replica.id).filter(|r| r.0 == own) {
+            *is_running = false;
+        }
     }
 }
 
@@ -81,16 +85,20 @@ impl ReadinessProbe {
     }
 
     fn begin(&self, replica: &Arc<Replica>) {
-        let before = self.0.running.lock().insert(replica.id, true);
-        if before == Some(true) {
+        let before = self.0.running.lock().insert(replica.id, (replica.number, true));
+        let before = before.filter(|(number, _)| *number == replica.number);
+        if before.is_some_and(|(_, is_running)| is_running) {
             return;
         }
         let turn = Turn { prober: self.0.clone(), replica: replica.clone() };
         tokio::spawn(async move {
-            if before.is_some() {
-                tokio::time::sleep(turn.prober.offset(&turn.replica)).await;
-            }
-            turn.prober.probe(&turn.replica).await;
+            let probe = async {
+                if before.is_some() {
+                    tokio::time::sleep(turn.prober.offset(&turn.replica)).await;
+                }
+                turn.prober.probe(&turn.replica).await;
+            };
+            until_gone(&turn.prober.fleet, turn.replica.clone(), probe).await;
         });
     }
 }
@@ -115,7 +123,7 @@ impl Prober {
         if self.is_excused(seen, replica) {
             replica.suppress();
         } else {
-            let change = replica.observe(seen, self.spec.thresholds, self.fleet.clock().now());
+            let change = self.take_in(replica, seen);
             if matches!(change, Some(Transition::Lifted { was_gone: true, .. })) {
                 // nobody listened there: the engine has restarted, with an empty cache
                 self.fleet.forget(replica.id);
@@ -161,6 +169,22 @@ impl Prober {
             Ok(Ok((200..=299, body))) => self.learn(replica, &body),
             _ => Observation::Ready,
         }
+    }
+
+    /// The same apart from a probe: only that a replica serves others than it should counts.
+    pub(super) async fn look_for_models(&self, replica: &Replica) {
+        if self.ask_for_models(replica).await != Observation::Ready {
+            self.take_in(replica, Observation::Failed(FenceReason::Model));
+        }
+    }
+
+    /// What a replica lists is no matter of chance, so one look is enough.
+    fn take_in(&self, replica: &Replica, seen: Observation) -> Option<Transition> {
+        let mut thresholds = self.spec.thresholds;
+        if seen == Observation::Failed(FenceReason::Model) {
+            thresholds.failures = 1;
+        }
+        replica.observe(seen, thresholds, self.fleet.clock().now())
     }
 
     /// Asks an engine that was not asked yet how much its cache holds.
@@ -213,7 +237,7 @@ impl HealthCheck for ReadinessProbe {
         let Some(replica) = self.0.fleet.replica(replica_of(target)) else {
             return Error::e_explain(ErrorType::InternalError, "a backend without a replica");
         };
-        self.begin(replica);
+        self.begin(&replica);
         if replica.is_healthy() { Ok(()) } else { Error::e_explain(ErrorType::ConnectError, "not ready") }
     }
 

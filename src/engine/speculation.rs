@@ -87,7 +87,7 @@ struct Watched {
 }
 
 impl SpeculationGuard {
-    /// A guard over the replicas of `fleet`. What was written down counts at once.
+    /// A guard over the replicas of `fleet`. What was written down counts at once, also for replicas that come later.
     pub fn new(fleet: Arc<Fleet>, spec: SpeculationSpec) -> Self {
         let records = Records::at(spec.state_file.clone());
         let mut ledger = Ledger::default();
@@ -106,7 +106,14 @@ impl SpeculationGuard {
         let (connector, watched) = (Connector::new(None), Mutex::default());
         let guard =
             SpeculationGuard(Arc::new(Shared { fleet, spec, connector, records, ledger: Mutex::new(ledger), watched }));
-        guard.0.fleet.replicas().iter().for_each(|replica| guard.0.arm(replica));
+        // weakly: the fleet is held by the guard
+        let own = Arc::downgrade(&guard.0);
+        guard.0.fleet.welcome(move |replica| {
+            if let Some(guard) = own.upgrade() {
+                guard.watched.lock().remove(&replica.id);
+                guard.arm(replica);
+            }
+        });
         guard
     }
 
@@ -147,8 +154,8 @@ impl Shared {
         let mut held = ledger.held.clone();
         if ledger.broken.is_some() {
             let is_kept = |r: &&Arc<Replica>| r.quarantined() == Some(FenceReason::SpeculationRecord);
-            let kept = self.fleet.replicas().iter().filter(is_kept).map(|r| (r.name().to_owned(), UNKNOWN));
-            held.extend(kept.collect::<Vec<_>>());
+            let replicas = self.fleet.replicas();
+            held.extend(replicas.iter().filter(is_kept).map(|r| (r.name().to_owned(), UNKNOWN)));
         }
         let out = change(&mut held);
         if ledger.broken.is_some() {

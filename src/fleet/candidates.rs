@@ -4,9 +4,9 @@
 //! (see `work`), a few atomics, and what the walk over the index left for it. Nothing is locked but the residency,
 //! once for all. Which replicas are ones for the model was worked out before (see [`super::fits`]).
 
-use super::Fleet;
 use super::replica::Replica;
 use super::selection::RouteKey;
+use super::{Fleet, Tuning};
 use crate::policy::cost::Prospect;
 use crate::policy::estimate::Prior;
 use crate::policy::room::Room;
@@ -85,14 +85,17 @@ impl Fleet {
         chain: &[u64],
     ) -> Option<Decision> {
         let (request, candidates) = (key.request, self.candidates(pool, key, chain));
-        let in_lane = |id| self.replica(id).is_some_and(|r| r.spec.role.in_lane);
-        let lane = self.rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
+        let tuning = self.tuning.load();
+        let Tuning { params, rules } = &**tuning;
+        let replicas = self.replicas();
+        let in_lane = |id| replicas.at(id).is_some_and(|r| r.spec.role.in_lane);
+        let lane = rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
         let session = key.session.map(|session| (session, self.hints.home(session.key)));
-        let named = |id| self.replica(id).map_or(0, |r| r.name_hash);
-        lane::choose(request, &candidates, &self.params, lane, |group| {
-            let decision = flight::choose(request, group, &self.params)?;
+        let named = |id| replicas.at(id).map_or(0, |r| r.name_hash);
+        lane::choose(request, &candidates, params, lane, |group| {
+            let decision = flight::choose(request, group, params)?;
             Some(match session {
-                Some(hint) => hint::weigh(decision, hint, (request, group), &self.params, named),
+                Some(hint) => hint::weigh(decision, hint, (request, group), params, named),
                 None => decision,
             })
         })
@@ -108,7 +111,7 @@ impl Fleet {
         let residency = self.residency.read();
         let overlaps = self.overlaps(&residency, key, chain);
         let now = self.clock.now();
-        let window = self.rules.slow_start.as_secs_f64() * 1000.0;
+        let window = self.tuning.load().rules.slow_start.as_secs_f64() * 1000.0;
         let fits = self.fits.load();
         let fitting = fits.of_model(key.model);
         let mut candidates = Pool::with_capacity(pool.len());
@@ -135,7 +138,7 @@ impl Fleet {
     fn overlaps<'a>(&self, residency: &'a Residency, key: &RouteKey<'_>, chain: &[u64]) -> Overlaps<'a> {
         let (prompt, block) = (key.request.tokens.prompt, key.request.tokens.block);
         let session = residency.session(key.previous);
-        let mut all: BySlot = smallvec::smallvec![0; self.replicas.len()];
+        let mut all: BySlot = smallvec::smallvec![0; self.replicas().slots()];
         if !chain.is_empty() {
             residency.walk(chain, block, session, &mut all);
         }

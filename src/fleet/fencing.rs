@@ -19,12 +19,12 @@ pub struct ErrorRule {
 impl Fleet {
     /// A request that began at `began`, milliseconds on the fleet's clock, has ended at a replica.
     pub fn ended(&self, id: ReplicaId, ended: Ended, began: f64) {
-        let (Some(rule), Some(replica)) = (self.rules.errors, self.replica(id)) else { return };
+        let (Some(rule), Some(replica)) = (self.tuning.load().rules.errors, self.replica(id)) else { return };
         let now = self.clock().now();
         // a good end fences nobody
         let _fencing = matches!(ended, Ended::Badly(_)).then(|| self.fencing.lock());
         let may_fence = || {
-            if !self.is_replaceable(replica) {
+            if !self.is_replaceable(&replica) {
                 return false;
             }
             if !rule.fences {
@@ -48,7 +48,8 @@ impl Fleet {
 
     /// Whether for each model of a replica another healthy one is there. On trial is not healthy enough.
     fn is_replaceable(&self, replica: &Replica) -> bool {
-        let others = || self.replicas().iter().filter(|r| r.id != replica.id && r.is_healthy() && !r.is_on_trial());
+        let replicas = self.replicas();
+        let others = || replicas.iter().filter(|r| r.id != replica.id && r.is_healthy() && !r.is_on_trial());
         let names = replica.model_names();
         match names.is_empty() {
             true => others().next().is_some(),
@@ -58,8 +59,8 @@ impl Fleet {
 
     /// Whether all other replicas that have work are silent since `since`, and there are some.
     pub fn others_are_silent(&self, replica: &Replica, since: f64) -> bool {
-        let others =
-            || self.replicas().iter().filter(|r| r.id != replica.id && (r.inflight() > 0 || r.heard() > since));
+        let replicas = self.replicas();
+        let others = || replicas.iter().filter(|r| r.id != replica.id && (r.inflight() > 0 || r.heard() > since));
         others().next().is_some() && others().all(|r| r.heard() <= since)
     }
 }

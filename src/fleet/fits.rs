@@ -1,5 +1,5 @@
-//! Which replicas are ones for which model, worked out when their engines tell what they serve rather than for every
-//! request.
+//! Which replicas are ones for which model, worked out when their engines tell what they serve and when the members
+//! change, rather than for every request. By slot: a slot that is free, or whose replica has left, is one for nothing.
 
 use super::replica::{Fit, Replica};
 use crate::types::ReplicaId;
@@ -16,6 +16,7 @@ pub struct Fits {
     listed: HashMap<String, Slots>,
     /// For any other model: those that have not said, and those whose engine takes any name.
     strangers: Slots,
+    differ: bool,
 }
 
 /// The replicas for one model.
@@ -42,7 +43,12 @@ impl Fits {
         for slots in listed.values_mut().chain([&mut strangers]) {
             slots.iter_mut().zip(&silent).for_each(|(word, silent)| *word |= silent);
         }
-        Fits { listed, strangers }
+        Fits { listed, strangers, differ: differ(replicas) }
+    }
+
+    /// Whether replicas serve different models.
+    pub fn differ(&self) -> bool {
+        self.differ
     }
 
     /// Those for `model`; all, for a request that names none.
@@ -56,6 +62,13 @@ impl Fitting<'_> {
     pub fn has(self, id: ReplicaId) -> bool {
         self.0.is_none_or(|slots| slots.get(id.index() / 64).is_some_and(|word| word >> (id.index() % 64) & 1 > 0))
     }
+}
+
+/// Whether replicas that have said what they serve do not all say the same.
+fn differ(replicas: &[Arc<Replica>]) -> bool {
+    let mut known = replicas.iter().map(|r| r.model_names()).filter(|names| !names.is_empty());
+    let first = known.next();
+    known.any(|names| Some(names) != first)
 }
 
 fn add(slots: &mut Slots, id: ReplicaId) {

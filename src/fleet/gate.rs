@@ -109,8 +109,8 @@ impl Gate {
         if limits.inflight.is_none() && limits.per_replica.is_none() {
             return None;
         }
-        let most = |limit: Option<u32>| limit.unwrap_or(u32::MAX);
-        let room = Room { inflight: 0, at: Vec::new(), most: most(limits.inflight), most_at: most(limits.per_replica) };
+        let (most, most_at) = most(limits);
+        let room = Room { inflight: 0, at: Vec::new(), most, most_at };
         let state = State { room, queue: FairQueue::new(limits.queue), drain: Drain::default() };
         Some(Arc::new(Gate { state: Mutex::new(state), clock }))
     }
@@ -186,6 +186,15 @@ impl Gate {
         }
     }
 
+    /// Changes the limits. Who is in stays in; room that there is now is handed out at once.
+    pub fn change(&self, limits: Limits) {
+        let state = &mut *self.state.lock();
+        (state.room.most, state.room.most_at) = most(limits);
+        state.queue.resize(limits.queue);
+        state.hand_out();
+        state.notice(self.clock.now());
+    }
+
     /// Requests that wait.
     pub fn waiting(&self) -> usize {
         self.state.lock().queue.len()
@@ -197,6 +206,11 @@ impl Gate {
         let state = self.state.lock();
         retry_after(state.queue.len(), state.drain.per_second(now))
     }
+}
+
+/// The most in all and at one replica.
+fn most(limits: Limits) -> (u32, u32) {
+    (limits.inflight.unwrap_or(u32::MAX), limits.per_replica.unwrap_or(u32::MAX))
 }
 
 impl State {

@@ -10,17 +10,21 @@
 //!    replica's *standing*. Its *address*. The *gate*, where there are limits: what is in flight and who waits. For a few
 //!    words each.
 //!
+//! Before all of them, and apart from requests: *changing*, held while the members change.
+//!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
 
 pub mod candidates;
 pub mod claim;
 pub mod clock;
+pub mod emptying;
 pub mod fencing;
 pub mod fits;
 pub mod gate;
 pub mod guards;
 pub mod hints;
 pub mod landing;
+pub mod members;
 pub mod models;
 pub mod pins;
 mod progress;
@@ -28,52 +32,63 @@ pub mod replica;
 pub mod reservation;
 pub mod router;
 pub mod selection;
+mod served;
+pub mod sources;
+pub mod spec;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tiers;
+mod welcome;
 mod work;
 
-use crate::api::catalogue::Catalogue;
 use crate::policy::cost::Tokens;
 use crate::policy::hint::Hint;
 use crate::policy::lane::Lane;
-use crate::policy::select::{Decision, Params};
+use crate::policy::select::Params;
 use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::{Belief, Residency, Served};
 use crate::types::ReplicaId;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use clock::Clock;
 use fencing::ErrorRule;
 use fits::Fits;
 use hints::{Hints, Last};
 use landing::Landings;
+use members::{Members, Wanted};
 use models::Models;
 use parking_lot::{Mutex, RwLock};
 use pins::Pins;
 use replica::{Replica, ReplicaSpec};
-use smallvec::SmallVec;
+use sources::Sources;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::sync::watch;
+use welcome::Welcome;
 
 /// The replicas of this process and what is believed of them.
 #[derive(Debug)]
 pub struct Fleet {
-    replicas: Vec<Arc<Replica>>,
-    has_ranks: bool,
+    members: ArcSwap<Members>,
+    /// Held while the members change: whether a change is still to be told.
+    changing: Mutex<bool>,
+    /// How often they have changed.
+    changes: watch::Sender<u64>,
+    /// Replicas so far, each once for every configuration that it had.
+    numbers: AtomicU32,
+    /// What is done with each replica before it gets its first request.
+    welcome: Welcome,
     residency: RwLock<Residency>,
     models: Models,
     hints: Hints,
     landings: Landings,
-    /// Whether replicas serve different models.
-    differs: AtomicBool,
     /// Who serves what.
     fits: ArcSwap<Fits>,
     pins: Pins,
+    sources: Sources,
     clock: Clock,
-    params: Params,
-    rules: Rules,
+    tuning: ArcSwap<Tuning>,
     /// Held while a passive signal decides whether to fence.
     fencing: Mutex<()>,
 }
@@ -87,6 +102,13 @@ pub struct Rules {
     pub slow_start: Duration,
     /// When failed requests fence; never, without.
     pub errors: Option<ErrorRule>,
+}
+
+/// What choices go by.
+#[derive(Debug)]
+struct Tuning {
+    params: Params,
+    rules: Rules,
 }
 
 /// The state of the fleet in one word.
@@ -103,33 +125,32 @@ pub enum FleetHealth {
 impl Fleet {
     /// A fleet whose prefix index uses at most `index_bytes`.
     pub fn new(specs: Vec<ReplicaSpec>, params: Params, index_bytes: usize) -> Self {
-        let replica = |(slot, spec)| Arc::new(Replica::new(ReplicaId(slot), spec));
-        let replicas: Vec<_> = (0u16..).zip(specs).map(replica).collect();
-        let mut residency = Residency::new(index_bytes);
-        for (id, tokens) in replicas.iter().filter_map(|r| Some((r.id, r.spec.role.kv_capacity?))) {
-            residency.set_capacity(id, f64::from(tokens));
-        }
-        Fleet {
-            has_ranks: replicas.iter().any(|r| r.spec.role.rank.is_some()),
-            residency: RwLock::new(residency),
-            differs: AtomicBool::new(differ(&replicas)),
-            fits: ArcSwap::from_pointee(Fits::of(&replicas)),
+        let fleet = Fleet {
+            members: ArcSwap::default(),
+            changing: Mutex::new(false),
+            changes: watch::Sender::new(0),
+            numbers: AtomicU32::new(0),
+            welcome: Welcome::default(),
+            residency: RwLock::new(Residency::new(index_bytes)),
+            fits: ArcSwap::default(),
             models: Models::default(),
             hints: Hints::default(),
             landings: Landings::default(),
             pins: Pins::default(),
+            sources: Sources::default(),
             clock: Clock::default(),
-            params,
-            rules: Rules::default(),
+            tuning: ArcSwap::from_pointee(Tuning { params, rules: Rules::default() }),
             fencing: Mutex::new(()),
-            replicas,
-        }
+        };
+        fleet.change(specs.into_iter().map(|spec| Wanted { spec, address: None }).collect());
+        fleet
     }
 
     /// The same fleet under `rules`; without, there is no lane and no slow start.
     #[must_use]
     pub fn under(self, rules: Rules) -> Self {
-        Fleet { rules, ..self }
+        self.tune(self.params(), rules);
+        self
     }
 
     /// The same fleet on `clock`, before anything happens in it.
@@ -138,19 +159,34 @@ impl Fleet {
         Fleet { clock, ..self }
     }
 
-    /// All replicas, in the order of their slots.
-    pub fn replicas(&self) -> &[Arc<Replica>] {
-        &self.replicas
+    /// Chooses by `params` and `rules` from now on.
+    pub fn tune(&self, params: Params, rules: Rules) {
+        self.tuning.store(Arc::new(Tuning { params, rules }));
     }
 
-    /// One replica.
-    pub fn replica(&self, id: ReplicaId) -> Option<&Arc<Replica>> {
-        self.replicas.get(id.index())
+    /// All replicas, in the order of their slots, as they are at the moment; not to be held across an await.
+    pub fn replicas(&self) -> Guard<Arc<Members>> {
+        self.members.load()
+    }
+
+    /// The same, to be kept.
+    pub fn members(&self) -> Arc<Members> {
+        self.members.load_full()
+    }
+
+    /// One replica; also one that has left, as long as somebody may refer to it.
+    pub fn replica(&self, id: ReplicaId) -> Option<Arc<Replica>> {
+        self.replicas().at(id).cloned()
+    }
+
+    /// A number that no replica had.
+    fn number(&self) -> u32 {
+        self.numbers.fetch_add(1, Relaxed)
     }
 
     /// The rule and its parameters.
-    pub fn params(&self) -> &Params {
-        &self.params
+    pub fn params(&self) -> Params {
+        self.tuning.load().params
     }
 
     /// The clock that work is measured on.
@@ -168,6 +204,11 @@ impl Fleet {
         &self.pins
     }
 
+    /// How the sources of replicas do.
+    pub fn sources(&self) -> &Sources {
+        &self.sources
+    }
+
     /// The last request of a session.
     pub fn last_of(&self, session: Hint) -> Option<Last> {
         self.hints.last(session.key)
@@ -178,7 +219,7 @@ impl Fleet {
         let rates = self.models.rates(model);
         #[expect(clippy::cast_precision_loss, reason = "a body's size fits a float")]
         let in_tokens = |bytes: u64| bytes as f64 * rates.tokens_per_byte;
-        let block = in_tokens(self.params.load.block_bytes);
+        let block = in_tokens(self.tuning.load().params.load.block_bytes);
         Tokens { prompt: in_tokens(bytes), block, output: rates.output }
     }
 
@@ -191,9 +232,10 @@ impl Fleet {
 
     /// The fleet in one word.
     pub fn health(&self) -> FleetHealth {
-        match self.replicas.iter().filter(|r| r.is_healthy()).count() {
+        let replicas = self.replicas();
+        match replicas.iter().filter(|r| r.is_healthy()).count() {
             0 => FleetHealth::Unhealthy,
-            n if n == self.replicas.len() => FleetHealth::Ok,
+            n if n == replicas.len() => FleetHealth::Ok,
             _ => FleetHealth::Degraded,
         }
     }
@@ -201,10 +243,16 @@ impl Fleet {
     /// Whether requests of some kind find no healthy replica, so that all are tried.
     pub fn fails_open(&self) -> bool {
         // what an operator drains, or is not what it must be, is not tried
-        let there = || self.replicas.iter().filter(|r| !r.is_barred());
+        let replicas = self.replicas();
+        let there = || replicas.iter().filter(|r| !r.is_barred());
         let covered = |model: Option<&str>| there().any(|r| r.is_healthy() && r.serves(model));
         let names: BTreeSet<_> = there().flat_map(|r| r.model_names()).collect();
         there().next().is_some() && (!covered(None) || names.iter().any(|model| !covered(Some(model))))
+    }
+
+    /// Lets the prefix index use `bytes`; whether it may: it does not shrink.
+    pub fn allow_index(&self, bytes: usize) -> bool {
+        self.residency.write().allow(bytes)
     }
 
     /// An engine has told how many tokens its cache holds.
@@ -237,44 +285,6 @@ impl Fleet {
         }
     }
 
-    /// Whether any replica, healthy or not, serves `model`.
-    pub fn serves(&self, model: &str) -> bool {
-        self.replicas.iter().any(|r| r.serves(Some(model)))
-    }
-
-    /// A replica's engine has told what it serves.
-    pub fn learn_catalogue(&self, id: ReplicaId, listed: Catalogue) {
-        let Some(replica) = self.replica(id) else { return };
-        if replica.set_catalogue(listed) {
-            self.note_models();
-        }
-    }
-
-    /// Works out anew who serves what.
-    fn note_models(&self) {
-        self.differs.store(differ(&self.replicas), Relaxed);
-        self.fits.store(Arc::new(Fits::of(&self.replicas)));
-    }
-
-    /// Whether replicas serve different models, so that a request must go where its model is.
-    pub fn models_differ(&self) -> bool {
-        self.differs.load(Relaxed)
-    }
-
-    /// The models of all replicas, as far as they are known.
-    pub fn model_names(&self) -> BTreeSet<String> {
-        self.replicas.iter().flat_map(|r| r.model_names()).collect()
-    }
-
-    /// What the engines of healthy replicas list; of all, if none is healthy.
-    pub fn catalogues(&self) -> Vec<Arc<Catalogue>> {
-        let of = |replicas: &mut dyn Iterator<Item = &Arc<Replica>>| replicas.filter_map(|r| r.catalogue()).collect();
-        match self.health() {
-            FleetHealth::Unhealthy => of(&mut self.replicas.iter()),
-            _ => of(&mut self.replicas.iter().filter(|r| r.is_healthy())),
-        }
-    }
-
     /// Heap bytes and blocks of the prefix index.
     pub fn index_size(&self) -> (usize, usize) {
         let residency = self.residency.read();
@@ -283,18 +293,6 @@ impl Fleet {
 
     /// Whether any replica is one of several data-parallel ranks.
     pub fn has_ranks(&self) -> bool {
-        self.has_ranks
+        self.replicas().has_ranks()
     }
-
-    /// The node of each place of a ranking.
-    pub fn nodes(&self, decision: &Decision) -> SmallVec<[&str; 8]> {
-        decision.ranked.iter().map(|r| self.replica(r.id).map_or("", |r| &r.spec.role.node)).collect()
-    }
-}
-
-/// Whether replicas that have said what they serve do not all say the same.
-fn differ(replicas: &[Arc<Replica>]) -> bool {
-    let mut known = replicas.iter().map(|r| r.model_names()).filter(|names| !names.is_empty());
-    let first = known.next();
-    known.any(|names| Some(names) != first)
 }

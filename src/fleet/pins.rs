@@ -71,6 +71,13 @@ impl Pins {
         generations.insert(key, replica);
         Some(replica)
     }
+
+    /// A replica is gone, and with it what it kept.
+    pub fn forget(&self, replica: ReplicaId) {
+        let generations = &mut *self.generations.lock();
+        generations.young.retain(|_, at| *at != replica);
+        generations.old.retain(|_, at| *at != replica);
+    }
 }
 
 impl Generations {

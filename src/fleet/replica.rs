@@ -1,8 +1,8 @@
 //! One replica: where it is, what it serves, how it is, and what is promised to it.
 
+use super::emptying::Emptying;
 use super::work::SharedWork;
 use crate::api::catalogue::Catalogue;
-use crate::policy::admission::Identity;
 use crate::policy::cost::Prospect;
 use crate::policy::errors::TRIALS;
 use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
@@ -10,64 +10,18 @@ use crate::policy::progress::Signs;
 use crate::policy::standing::{Standing, State};
 use crate::types::ReplicaId;
 use arc_swap::ArcSwapOption;
-use http::HeaderValue;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Whether a replica is one for a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
-    /// It serves it by its own account.
-    Listed,
-    /// It has not said what it serves.
-    Unknown,
-    /// It lists others, but its engine takes any name.
-    Easygoing,
-    /// It serves others.
-    No,
-}
+pub use super::spec::{Fit, ReplicaSpec, Role};
 
-/// What the configuration says of a replica.
-#[derive(Debug)]
-pub struct ReplicaSpec {
-    /// Its name: stable, used in metrics and logs.
-    pub name: String,
-    /// Host name or address.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-    /// Put before every path; empty or `/…` without a slash at the end.
-    pub prefix: String,
-    /// The value of `Host`.
-    pub authority: HeaderValue,
-    /// Models it serves; empty for those that its engine lists.
-    pub models: Vec<String>,
-    /// The value of `Authorization`, if the engine has a key of its own; marked sensitive.
-    pub authorization: Option<HeaderValue>,
-    /// What it is in the fleet.
-    pub role: Role,
-}
-
-/// What a replica is in the fleet besides an address.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Role {
-    /// Its data-parallel rank, if its engine has several.
-    pub rank: Option<u32>,
-    /// Whether it belongs to the lane for long prompts.
-    pub in_lane: bool,
-    /// What it shares with the replicas that fail together with it.
-    pub node: String,
-    /// Tokens that its KV cache holds, where that is configured.
-    pub kv_capacity: Option<u32>,
-    /// What its engine must be.
-    pub identity: Option<Arc<Identity>>,
-}
-
-/// One replica of the fleet.
+/// One replica of the fleet as it is configured. Under another configuration it has a successor in the same slot, which
+/// shares its vitals: requests that hold the one see a name, an address and a key that belong together.
 #[derive(Debug)]
 pub struct Replica {
     /// Its slot.
@@ -76,10 +30,20 @@ pub struct Replica {
     pub spec: ReplicaSpec,
     /// The hash of its name: the same in every process.
     pub name_hash: u64,
+    /// No other replica of this process has, or had, this number, nor has it itself under another configuration.
+    pub number: u32,
     /// Written by discovery, read once per attempt.
     address: RwLock<Option<SocketAddr>>,
     /// Whether that has changed lately.
     has_moved: AtomicBool,
+    /// Whether somebody is looking for its address.
+    searching: AtomicBool,
+    pub(super) vitals: Arc<Vitals>,
+}
+
+/// How a replica is and what is promised to it, whatever its configuration.
+#[derive(Debug)]
+pub struct Vitals {
     /// Guards what is known of its health; held for a few comparisons.
     pub(super) standing: Mutex<Standing>,
     /// The index of its state, for the hot path. Relaxed: a choice may be one probe late anyway.
@@ -107,8 +71,39 @@ pub struct Replica {
     transitions: [AtomicU64; State::COUNT],
     /// What its engine listed last.
     catalogue: ArcSwapOption<Catalogue>,
-    /// Whether somebody is looking for its address.
-    searching: AtomicBool,
+    pub(super) emptying: Emptying,
+}
+
+impl Deref for Replica {
+    type Target = Vitals;
+
+    fn deref(&self) -> &Vitals {
+        &self.vitals
+    }
+}
+
+impl Vitals {
+    fn new(spec: &ReplicaSpec) -> Self {
+        let standing = Standing::new(spec.role.identity.is_some());
+        Vitals {
+            state: AtomicU8::new(standing.state().place()),
+            standing: Mutex::new(standing),
+            trials: AtomicU32::new(0),
+            back_since: AtomicU64::new(f64::NEG_INFINITY.to_bits()),
+            asks_capacity: AtomicBool::new(spec.role.kv_capacity.is_none()),
+            heard: never(),
+            completed: never(),
+            refused: never(),
+            load: AtomicU32::new(0),
+            inflight: AtomicU32::new(0),
+            work: SharedWork::default(),
+            probe_failures: Default::default(),
+            suppressed: AtomicU64::new(0),
+            transitions: Default::default(),
+            catalogue: ArcSwapOption::empty(),
+            emptying: Emptying::default(),
+        }
+    }
 }
 
 const HEALTHY: u8 = 0;
@@ -133,31 +128,44 @@ pub(super) fn time_of(bits: u64) -> f64 {
 impl Replica {
     /// A replica without an address, believed healthy until the first probe says otherwise.
     pub fn new(id: ReplicaId, spec: ReplicaSpec) -> Self {
-        let asks_capacity = spec.role.kv_capacity.is_none();
-        let standing = Standing::new(spec.role.identity.is_some());
+        let vitals = Arc::new(Vitals::new(&spec));
+        Self::with(id, spec, None, vitals)
+    }
+
+    fn with(id: ReplicaId, spec: ReplicaSpec, address: Option<SocketAddr>, vitals: Arc<Vitals>) -> Self {
         Replica {
             id,
             name_hash: xxh3_64(spec.name.as_bytes()),
+            number: 0,
             spec,
-            address: RwLock::new(None),
+            address: RwLock::new(address),
             has_moved: AtomicBool::new(false),
-            state: AtomicU8::new(standing.state().place()),
-            standing: Mutex::new(standing),
-            trials: AtomicU32::new(0),
-            back_since: AtomicU64::new(f64::NEG_INFINITY.to_bits()),
-            asks_capacity: AtomicBool::new(asks_capacity),
-            heard: never(),
-            completed: never(),
-            refused: never(),
-            load: AtomicU32::new(0),
-            inflight: AtomicU32::new(0),
-            work: SharedWork::default(),
-            probe_failures: Default::default(),
-            suppressed: AtomicU64::new(0),
-            transitions: Default::default(),
-            catalogue: ArcSwapOption::empty(),
             searching: AtomicBool::new(false),
+            vitals,
         }
+    }
+
+    /// The same replica under another configuration, at `address`. Where another engine is asked for, or one elsewhere, it
+    /// gets nothing until that has said who it is.
+    pub(super) fn successor(&self, spec: ReplicaSpec, address: Option<SocketAddr>, now: f64) -> Self {
+        if self.spec.role.identity != spec.role.identity || address != self.address() {
+            self.revise(now, |standing| standing.admission.begin_anew(spec.role.identity.is_some()));
+        }
+        if self.spec.models != spec.models {
+            // it was read for other models
+            self.catalogue.store(None);
+        }
+        Self::with(self.id, spec, address, self.vitals.clone())
+    }
+
+    /// The same replica with a number of its own.
+    pub(super) fn numbered(self, number: u32) -> Self {
+        Replica { number, ..self }
+    }
+
+    /// It has left the fleet, or is back: who has left takes no new requests and finishes what it has.
+    pub(super) fn leave(&self, has_left: bool, now: f64) {
+        self.revise(now, |standing| standing.has_left = has_left);
     }
 
     /// Whether its engine is to be asked now how much its cache holds: once, and again after it was gone.
@@ -275,7 +283,8 @@ impl Replica {
         self.state.load(Relaxed) == RECOVERING
     }
 
-    /// Whether nothing brings new requests there: an operator keeps them away, or its engine is not what it must be.
+    /// Whether nothing brings new requests there: an operator keeps them away, it has left the fleet, or its engine is not
+    /// what it must be.
     pub fn is_barred(&self) -> bool {
         let state = self.state.load(Relaxed);
         state == DRAINING || state >= FINAL
@@ -302,11 +311,6 @@ impl Replica {
     pub fn observe_generation(&self, seen: Observation, thresholds: Thresholds, now: f64) -> Option<Transition> {
         self.count(seen);
         self.revise(now, |standing| standing.on_generation(seen, thresholds))
-    }
-
-    /// An operator keeps new requests away, or no longer does.
-    pub fn drain(&self, draining: bool, now: f64) {
-        self.revise(now, |standing| standing.draining = draining);
     }
 
     /// A pause after failed requests may be over.

@@ -162,11 +162,14 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.replica.load.fetch_sub(self.units, Relaxed);
-        self.replica.inflight.fetch_sub(1, Relaxed);
+        let was_last = self.replica.inflight.fetch_sub(1, Relaxed) == 1;
         if self.is_trial {
             self.replica.trials.fetch_sub(1, Relaxed);
         }
         let (now, heard) = (self.clock.now(), self.replica.heard());
+        if was_last {
+            self.replica.emptying.is_idle(now);
+        }
         let work = &mut *self.replica.work.lock();
         work.backlog.end(self.ticket, now);
         work.watch.heard_by(heard);

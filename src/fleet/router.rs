@@ -15,6 +15,7 @@ use crate::policy::select::{Decision, Ranked, RouteRequest};
 use crate::prefix::fingerprint::Ends;
 use crate::prefix::residency::Size;
 use crate::types::{FlightMode, Priority, ReplicaId};
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use pingora_load_balancing::LoadBalancer;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub struct Router {
     /// How many of each kind were placed.
     turns: [AtomicU64; KINDS],
     /// Limits on what is in flight, if there are any.
-    gate: Option<Arc<Gate>>,
+    gate: ArcSwapOption<Gate>,
 }
 
 /// A prompt to place.
@@ -103,19 +104,33 @@ pub enum Next {
 impl Router {
     /// A router over the members of `balancer`, whose `Config` is `fleet`.
     pub fn new(fleet: Arc<Fleet>, balancer: Arc<LoadBalancer<CacheAware>>) -> Self {
-        Router { fleet, balancer, booking: Mutex::new(()), turns: [const { AtomicU64::new(0) }; KINDS], gate: None }
+        Router {
+            fleet,
+            balancer,
+            booking: Mutex::new(()),
+            turns: [const { AtomicU64::new(0) }; KINDS],
+            gate: ArcSwapOption::empty(),
+        }
     }
 
     /// The same router under `limits`.
     #[must_use]
     pub fn limited(self, limits: Limits) -> Self {
-        let gate = Gate::new(limits, self.fleet.clock());
-        Router { gate, ..self }
+        self.limit(limits);
+        self
+    }
+
+    /// Puts it under `limits` from now on. Where there were none, those that are in flight already do not count.
+    pub fn limit(&self, limits: Limits) {
+        match self.gate() {
+            Some(gate) => gate.change(limits),
+            None => self.gate.store(Gate::new(limits, self.fleet.clock())),
+        }
     }
 
     /// The gate, where anything is limited.
-    pub fn gate(&self) -> Option<&Arc<Gate>> {
-        self.gate.as_ref()
+    pub fn gate(&self) -> Option<Arc<Gate>> {
+        self.gate.load_full()
     }
 
     /// The fleet.
@@ -174,7 +189,8 @@ impl Router {
         pinned: Option<ReplicaId>,
         asking: Asking,
     ) -> Result<Option<Permit>, Unplaced> {
-        let Some(gate) = &self.gate else { return Ok(None) };
+        let gate = self.gate.load();
+        let Some(gate) = &*gate else { return Ok(None) };
         match gate.enter(wanted(decision, pinned), asking.line, asking.standing) {
             Entry::In(place, permit) => {
                 pass_over(decision, place);
@@ -215,7 +231,7 @@ impl Router {
     }
 
     fn reserve(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<Reservation> {
-        let replica = self.fleet.replica(ranked.id)?.clone();
+        let replica = self.fleet.replica(ranked.id)?;
         let share = Share {
             units: ranked.units,
             prefill_ms: ranked.price.prefill,

@@ -50,6 +50,9 @@ pub struct RouteKey<'a> {
 /// An encoded key: seldom longer than this.
 pub type Encoded = SmallVec<[u8; 192]>;
 
+/// Where in a backend's weight the slot ends and the number begins.
+const SLOT_BITS: u32 = 16;
+
 const NO_TURN: u32 = u32::MAX;
 
 /// Lays out a key: sizes of body and prompt, blocks, salt, sizes in tokens, the end of the turn before, who named the
@@ -106,14 +109,17 @@ fn decode(key: &[u8]) -> Option<RouteKey<'_>> {
     })
 }
 
-/// A backend of this replica. The weight is what tells replicas apart that share an address.
+/// A backend of this replica. The weight is what tells replicas apart that share an address, and a replica from its
+/// successor: a balancer takes no notice of anything else.
 pub fn backend(replica: &Replica, address: std::net::SocketAddr) -> Backend {
-    Backend { addr: address.into(), weight: replica.id.index() + 1, ext: http::Extensions::new() }
+    let weight = (replica.number as usize) << SLOT_BITS | (replica.id.index() + 1);
+    Backend { addr: address.into(), weight, ext: http::Extensions::new() }
 }
 
-/// The replica that a backend stands for.
+/// The slot of the replica that a backend stands for.
 pub fn replica_of(backend: &Backend) -> ReplicaId {
-    ReplicaId(u16::try_from(backend.weight.saturating_sub(1)).unwrap_or(u16::MAX))
+    let place = backend.weight % (1 << SLOT_BITS);
+    ReplicaId(u16::try_from(place.saturating_sub(1)).unwrap_or(u16::MAX))
 }
 
 /// The selection algorithm: rebuilt when the membership changes, over state that survives it.
@@ -135,7 +141,7 @@ impl BackendSelection for CacheAware {
     type Config = Arc<Fleet>;
 
     fn build_with_config(backends: &BTreeSet<Backend>, fleet: &Arc<Fleet>) -> Self {
-        let member = |b: &Backend| Some((b.clone(), fleet.replica(replica_of(b))?.clone()));
+        let member = |b: &Backend| Some((b.clone(), fleet.replica(replica_of(b))?));
         let mut members: Vec<_> = backends.iter().filter_map(member).collect();
         members.sort_by_key(|(_, replica)| replica.id);
         CacheAware { fleet: Some(fleet.clone()), members }

@@ -20,8 +20,9 @@ impl Fleet {
         if candidates.iter().any(|c| c.healthy) {
             return;
         }
+        let replicas = self.replicas();
         for candidate in candidates {
-            candidate.healthy = self.replica(candidate.id).is_some_and(|r| r.is_healthy());
+            candidate.healthy = replicas.at(candidate.id).is_some_and(|r| r.is_healthy());
         }
     }
 }

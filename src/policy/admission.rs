@@ -158,6 +158,11 @@ impl Admission {
         Admission { state: if required { State::Unknown } else { State::Free }, doubts: 0 }
     }
 
+    /// Something else is asked of it from now on, or of an engine elsewhere: what was asked before says nothing.
+    pub fn begin_anew(&mut self, required: bool) {
+        *self = Admission { doubts: self.doubts + 1, ..Self::new(required) };
+    }
+
     /// Whether anything is asked of it.
     pub fn is_required(&self) -> bool {
         self.state != State::Free

@@ -89,6 +89,11 @@ impl<T> FairQueue<T> {
         FairQueue { size, next: 0, len: 0, classes: [class(), class()], ahead: 0 }
     }
 
+    /// Takes in at most `size` from now on. Nobody who waits is turned away for that.
+    pub fn resize(&mut self, size: usize) {
+        self.size = size;
+    }
+
     /// Requests that wait.
     pub fn len(&self) -> usize {
         self.len

@@ -14,7 +14,7 @@ pub enum State {
     Recovering,
     /// Something is wrong.
     Fenced(FenceReason),
-    /// An operator said so.
+    /// An operator said so, or it has left the fleet.
     Draining,
 }
 
@@ -31,6 +31,8 @@ pub struct Standing {
     pub admission: Admission,
     /// Why the guard of speculative decoding keeps new requests away.
     pub quarantine: Option<FenceReason>,
+    /// Whether it belongs to the fleet no longer.
+    pub has_left: bool,
 }
 
 impl State {
@@ -103,7 +105,7 @@ impl Standing {
         let probes = self.readiness.fence().or(self.generation.fence());
         let fence = is_final.or(probes).or_else(|| self.errors.is_fenced().then_some(FenceReason::Errors));
         match fence {
-            _ if self.draining => State::Draining,
+            _ if self.draining || self.has_left => State::Draining,
             Some(reason) => State::Fenced(reason),
             None if self.errors.is_on_trial() => State::Recovering,
             None => State::Healthy,

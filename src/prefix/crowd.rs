@@ -99,6 +99,14 @@ impl Session {
         if self.replica == replica { Some(self.used) } else { earlier() }
     }
 
+    /// Nothing is left of it at `replica`; whether it is still known where it is.
+    pub fn leave(&mut self, replica: ReplicaId) -> bool {
+        for stay in self.earlier.iter_mut().filter(|stay| stay.is_some_and(|(at, _)| at == replica)) {
+            *stay = None;
+        }
+        self.replica != replica
+    }
+
     /// Where else it was before it goes to `replica`.
     fn stays_besides(&self, replica: ReplicaId) -> [Option<(ReplicaId, Number)>; 2] {
         let all = std::iter::once((self.replica, self.used)).chain(self.earlier.into_iter().flatten());
@@ -174,7 +182,7 @@ impl Crowd {
 
     /// Nobody lives at `replica` any more.
     pub fn forget(&mut self, replica: ReplicaId) {
-        self.sessions.retain(|_, session| session.replica != replica);
+        self.sessions.retain(|_, session| session.leave(replica));
         if let Some(at) = self.at.get_mut(replica.index()) {
             *at = Residents::default();
         }

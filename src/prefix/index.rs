@@ -60,6 +60,16 @@ impl PrefixIndex {
         }
     }
 
+    /// Lets it use `budget` bytes from now on; not fewer than before, as its table does not shrink: then false.
+    pub fn allow(&mut self, budget: usize) -> bool {
+        if budget < self.budget {
+            return false;
+        }
+        self.max_blocks = max_blocks(budget - budget / SETS_PART);
+        self.budget = budget;
+        true
+    }
+
     /// How many leading blocks of `chain` each replica holds; `overlaps` is indexed by replica slot and overwritten.
     /// Returns when those blocks were last used.
     pub fn walk(&self, chain: &[u64], overlaps: &mut [u32]) -> Runs {

@@ -268,6 +268,18 @@ impl Residency {
         *at = AtReplica { lru, ..AtReplica::default() };
     }
 
+    /// The slot is nobody's any more: nothing is known of who comes there next.
+    pub fn vacate(&mut self, replica: ReplicaId) {
+        self.index.forget(replica);
+        self.turns.forget(replica);
+        self.crowd.forget(replica);
+        // nor does a session come back there whose request elsewhere fails
+        for pending in self.replicas.iter_mut().flat_map(|at| &mut at.pending) {
+            pending.session = pending.session.and_then(|mut session| session.leave(replica).then_some(session));
+        }
+        *self.at(replica) = AtReplica::default();
+    }
+
     /// The truth about a prompt that was just served: what was believed of it against what its answer tells. Blocks that
     /// were believed to be there and were not, or the other way round, teach what its replica keeps. Returns whether the
     /// replica has lost its cache, if that is news: an engine that never caches is not reported again and again.
@@ -312,6 +324,11 @@ impl Residency {
     /// The cache of `replica` holds so many tokens.
     pub fn set_capacity(&mut self, replica: ReplicaId, tokens: f64) {
         self.at(replica).lru.set_capacity(tokens);
+    }
+
+    /// Lets the index use `budget` bytes; see [`PrefixIndex::allow`].
+    pub fn allow(&mut self, budget: usize) -> bool {
+        self.index.allow(budget)
     }
 
     /// Heap bytes of the index.

@@ -51,6 +51,12 @@ impl Turns {
         self.young.get(&print).or_else(|| self.old.get(&print)).copied()
     }
 
+    /// What a replica answered is held no longer.
+    pub fn forget(&mut self, replica: ReplicaId) {
+        self.young.retain(|_, turn| turn.replica != replica);
+        self.old.retain(|_, turn| turn.replica != replica);
+    }
+
     /// Heap bytes in use, about.
     pub fn bytes(&self) -> usize {
         (self.young.capacity() + self.old.capacity()) * (size_of::<(u64, Turn)>() + 1)

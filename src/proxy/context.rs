@@ -1,15 +1,16 @@
 //! What one request carries from phase to phase. Guards live here and nowhere else.
 
-use super::RequestIds;
 use super::body::Body;
 use super::cors::Permission;
 use super::explain::Choice;
 use super::memory::Room;
 use super::rank::RankField;
 use super::relay::Relay;
+use super::{RequestIds, Terms};
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
+use crate::fleet::members::Members;
 use crate::fleet::reservation::Reservation;
 use crate::fleet::router::Prompt;
 use crate::policy::hint::{Hint, Source};
@@ -55,6 +56,10 @@ pub struct Context {
     pub(super) failure: Option<Failure>,
     /// Counts the request until the context goes.
     _inflight: InflightGuard,
+    /// The settings that it began with.
+    pub(super) terms: Arc<Terms>,
+    /// Who was there when it came: what it knows by slot is theirs until it ends.
+    _members: Arc<Members>,
 }
 
 /// What was read from the body.
@@ -127,7 +132,7 @@ pub(super) struct Attempt {
 }
 
 impl Context {
-    pub(super) fn new(id: String, inflight: InflightGuard) -> Self {
+    pub(super) fn new(id: String, inflight: InflightGuard, members: Arc<Members>, terms: Arc<Terms>) -> Self {
         Context {
             id,
             started: Instant::now(),
@@ -149,6 +154,8 @@ impl Context {
             retry_after: 1,
             failure: None,
             _inflight: inflight,
+            terms,
+            _members: members,
         }
     }
 

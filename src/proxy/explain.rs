@@ -34,7 +34,7 @@ impl Proxy {
         let Some(route) = &ctx.route else { return };
         let (fleet, prompt) = (self.router.fleet(), &ctx.prompt);
         let first = route.decision.ranked.first().and_then(|r| fleet.replica(r.id));
-        let listed = |model: &&str| first.is_some_and(|r| r.fit(model) == Fit::Listed);
+        let listed = |model: &&str| first.as_ref().is_some_and(|r| r.fit(model) == Fit::Listed);
         let blocks = prompt.chain.as_ref().map_or(0, |chain| chain.len());
         let sized = if blocks == 0 { prompt.body_bytes } else { prompt.prompt_bytes };
         let placed = Subject {
@@ -44,7 +44,7 @@ impl Proxy {
             prompt_bytes: prompt.prompt_bytes,
             blocks,
             tokens: fleet.tokens(sized, prompt.model.as_deref()),
-            pinned: prompt.pinned.is_some_and(|id| first.is_some_and(|r| r.id == id)),
+            pinned: prompt.pinned.is_some_and(|id| first.as_ref().is_some_and(|r| r.id == id)),
         };
         let params = fleet.params();
         let id = u64::from_str_radix(&ctx.id, 16).unwrap_or(0);

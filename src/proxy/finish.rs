@@ -5,6 +5,7 @@ use super::context::Context;
 use super::respond::kind_of;
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
+use crate::fleet::replica::Replica;
 use crate::telemetry::access::Access;
 use crate::telemetry::metrics::Outcome;
 use pingora_error::{Error, ErrorSource};
@@ -28,7 +29,7 @@ impl Proxy {
         if let Some(key) = &ctx.key {
             self.metrics.key_used(key, &outcome);
         }
-        if self.settings.access_log && ctx.endpoint != Endpoint::Health {
+        if ctx.terms.settings.access_log && ctx.endpoint != Endpoint::Health {
             self.write_access_line(ctx, &outcome, word);
         }
         if let Some(e) = e {
@@ -46,7 +47,7 @@ impl Proxy {
             body_bytes: ctx.prompt.body_bytes,
             blocks: ctx.prompt.chain.as_ref().map_or(0, |c| c.len()),
             overlap: tried.map_or(0, |r| r.overlap),
-            replica: replica.map(|r| r.name()),
+            replica: replica.as_deref().map(Replica::name),
             attempts: ctx.attempts(),
             key: ctx.key.as_deref(),
             decision,

@@ -9,12 +9,13 @@
 //! that were read before. Of later ones Pingora may hold the beginning already, so they are read by Pingora, and the
 //! connection is closed if their request has not begun in time. What is decided while Pingora reads is in `heads.rs`.
 
-use super::Proxy;
 use super::body::LINGER;
 use super::heads::{HeadClock, Refusals, refusal};
 use super::request::CLIENT_IDLE;
 use super::wire::Watched;
+use super::{Proxy, Terms};
 use crate::api::errors::ErrorKind;
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::BytesMut;
 use memchr::memchr_iter;
@@ -49,8 +50,7 @@ pub struct Front {
     http1: Arc<HttpProxy<Proxy>>,
     http2: Arc<HttpProxy<Proxy>>,
     open_http2: Arc<AtomicUsize>,
-    /// How long a head may take.
-    patience: Duration,
+    terms: Arc<ArcSwap<Terms>>,
 }
 
 tokio::task_local! {
@@ -76,7 +76,12 @@ impl Front {
         h2.initial_window_size(H2_STREAM_WINDOW).initial_connection_window_size(H2_CONNECTION_WINDOW);
         http2.h2_options = Some(h2);
         let http1 = Arc::new(http_proxy(conf, proxy.clone()));
-        Front { http1, http2: Arc::new(http2), open_http2, patience: proxy.settings.phases.client_header }
+        Front { http1, http2: Arc::new(http2), open_http2, terms: proxy.terms.clone() }
+    }
+
+    /// How long a head may take.
+    fn patience(&self) -> Duration {
+        self.terms.load().settings.phases.client_header
     }
 
     /// As Pingora does it, but for the time that heads may take.
@@ -101,7 +106,7 @@ impl Front {
             begun.store(false, Relaxed);
             let request = BEGUN.scope(begun.clone(), self.http1.process_new_http(session, shutdown));
             tokio::pin!(request);
-            next = match timeout(CLIENT_IDLE + self.patience, &mut request).await {
+            next = match timeout(CLIENT_IDLE + self.patience(), &mut request).await {
                 Ok(next) => next,
                 Err(_) if begun.load(Relaxed) => request.await,
                 Err(_) => None,
@@ -113,11 +118,11 @@ impl Front {
 #[async_trait]
 impl ServerApp for Front {
     async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.patience();
         let peeked = timeout_at(deadline, is_http2(&mut stream)).await;
         if peeked.ok()?? {
             let _open = OpenConnection::new(&self.open_http2);
-            let watched = Watched::listen(stream, HeadClock::new(self.patience));
+            let watched = Watched::listen(stream, HeadClock::new(self.patience()));
             return self.http2.process_new(watched, shutdown).await;
         }
         self.serve_http1(stream, deadline, shutdown).await;

@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const PIECE: usize = 64 << 10;
 
 /// The memory of all bodies.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct BodyMemory {
-    most: usize,
     used: AtomicUsize,
 }
 
@@ -20,18 +19,14 @@ pub(super) struct BodyMemory {
 #[derive(Debug)]
 pub(super) struct Room {
     memory: Arc<BodyMemory>,
+    most: usize,
     taken: usize,
 }
 
 impl BodyMemory {
-    /// At most `most` bytes.
-    pub(super) fn new(most: usize) -> Self {
-        BodyMemory { most, used: AtomicUsize::new(0) }
-    }
-
-    /// Room for a body of which nothing has come yet.
-    pub(super) fn room(self: &Arc<Self>) -> Room {
-        Room { memory: self.clone(), taken: 0 }
+    /// Room for a body of which nothing has come yet, where all may take `most` bytes.
+    pub(super) fn room(self: &Arc<Self>, most: usize) -> Room {
+        Room { memory: self.clone(), most, taken: 0 }
     }
 }
 
@@ -43,8 +38,7 @@ impl Room {
         }
         let more = bytes.div_ceil(PIECE).saturating_mul(PIECE) - self.taken;
         // relaxed: the number publishes nothing but itself
-        let fits =
-            |used: usize| used.checked_add(more).filter(|after| *after <= self.memory.most || used == self.taken);
+        let fits = |used: usize| used.checked_add(more).filter(|after| *after <= self.most || used == self.taken);
         let is_in = self.memory.used.fetch_update(Relaxed, Relaxed, fits).is_ok();
         self.taken += if is_in { more } else { 0 };
         is_in
@@ -64,12 +58,13 @@ mod tests {
 
     #[test]
     fn one_body_is_always_let_in_and_no_second_beyond_the_limit() {
-        let memory = Arc::new(BodyMemory::new(4 * PIECE));
-        let (mut first, mut second) = (memory.room(), memory.room());
+        let memory = Arc::new(BodyMemory::default());
+        let room = || memory.room(4 * PIECE);
+        let (mut first, mut second) = (room(), room());
         assert!(first.grow(9 * PIECE) && !second.grow(1));
         drop(first);
         assert!(second.grow(1) && second.grow(PIECE) && second.grow(4 * PIECE));
-        let mut third = memory.room();
+        let mut third = room();
         assert!(!third.grow(1));
         drop(second);
         assert!(third.grow(1));
@@ -80,11 +75,12 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_taken_is_given_back(sizes in prop::collection::vec((0usize..6, 0usize..9 * PIECE), 0..60)) {
-            let memory = Arc::new(BodyMemory::new(12 * PIECE));
-            let mut rooms: Vec<_> = (0..6).map(|_| memory.room()).collect();
+            let memory = Arc::new(BodyMemory::default());
+            let room = || memory.room(12 * PIECE);
+            let mut rooms: Vec<_> = (0..6).map(|_| room()).collect();
             for (n, size) in sizes {
                 match size % 5 {
-                    0 => rooms[n] = memory.room(),
+                    0 => rooms[n] = room(),
                     _ => _ = rooms[n].grow(size),
                 }
                 let taken: usize = rooms.iter().map(|room| room.taken).sum();

@@ -52,6 +52,7 @@ use crate::fleet::router::Router;
 use crate::policy::retry::Limits as RetryLimits;
 use crate::telemetry::decisions::Decisions;
 use crate::telemetry::metrics::Metrics;
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderName;
@@ -122,9 +123,17 @@ pub struct ClientRules {
     /// Other names for models.
     pub aliases: Aliases,
     /// Looks for models that nobody is known to serve.
-    pub search: Option<ModelSearch>,
+    pub search: Option<Arc<ModelSearch>>,
     /// Tokens by which the context lengths of models are shown shorter than they are.
     pub context_margin: u64,
+}
+
+/// What requests go by. Each keeps those that it began with.
+pub struct Terms {
+    /// How they are served.
+    pub settings: Settings,
+    /// What is asked of their clients.
+    pub rules: ClientRules,
 }
 
 /// The proxy service; copies share everything.
@@ -133,9 +142,8 @@ pub struct Proxy {
     router: Arc<Router>,
     metrics: Arc<Metrics>,
     decisions: Arc<Decisions>,
-    settings: Settings,
+    terms: Arc<ArcSwap<Terms>>,
     memory: Arc<BodyMemory>,
-    rules: Arc<ClientRules>,
     /// Set when the process has begun to go away.
     draining: Arc<AtomicBool>,
     ids: Arc<RequestIds>,
@@ -148,19 +156,17 @@ struct RequestIds {
 }
 
 impl Proxy {
-    /// A proxy that chooses with `router` and counts and tells what it does; `seed` makes its request ids differ from those of other processes, and
+    /// A proxy that chooses with `router`, under `terms` that may be swapped, and counts and tells what it does; `seed` makes its request ids differ from those of other processes, and
     /// `draining` tells it when its process has begun to go away.
     pub fn new(
         router: Arc<Router>,
         (metrics, decisions): (Arc<Metrics>, Arc<Decisions>),
-        settings: Settings,
-        rules: ClientRules,
+        terms: Arc<ArcSwap<Terms>>,
         draining: Arc<AtomicBool>,
         seed: u64,
     ) -> Self {
         let ids = Arc::new(RequestIds { seed, next: AtomicU64::new(0) });
-        let memory = Arc::new(BodyMemory::new(settings.body_memory));
-        Proxy { router, metrics, decisions, settings, memory, rules: Arc::new(rules), draining, ids }
+        Proxy { router, metrics, decisions, terms, memory: Arc::default(), draining, ids }
     }
 }
 
@@ -170,7 +176,7 @@ impl ProxyHttp for Proxy {
 
     fn new_ctx(&self) -> Context {
         front::request_begins();
-        Context::new(self.ids.next(), self.metrics.enter())
+        Context::new(self.ids.next(), self.metrics.enter(), self.router.fleet().members(), self.terms.load_full())
     }
 
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {

@@ -5,7 +5,7 @@ use super::body::Body;
 use super::context::Context;
 use super::headers::{model_in_query, renamed};
 use super::request::refuse;
-use super::{Proxy, respond};
+use super::{ClientRules, Proxy, respond};
 use crate::api::catalogue::{self, merged};
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
@@ -30,7 +30,7 @@ impl Proxy {
         if ctx.endpoint != Endpoint::Models && one.is_none() {
             return Ok(false);
         }
-        let shown = self.models();
+        let shown = self.models(&ctx.terms.rules);
         let body = match one {
             Some(name) => shown.into_iter().find(|(id, _)| id == name).map(|(_, entry)| entry),
             None => Some(shown).filter(|shown| !shown.is_empty()).map(|shown| catalogue::list(&shown)),
@@ -41,35 +41,35 @@ impl Proxy {
         }
     }
 
-    fn models(&self) -> Vec<(String, String)> {
+    fn models(&self, rules: &ClientRules) -> Vec<(String, String)> {
         let catalogues = self.router.fleet().catalogues();
-        merged(catalogues.iter().map(|c| &**c), &self.rules.aliases, self.rules.context_margin)
+        merged(catalogues.iter().map(|c| &**c), &rules.aliases, rules.context_margin)
     }
 
     /// Whether the body of a request that is not understood otherwise is read for the model that it names.
-    pub(super) fn must_know_model(&self, head: &RequestHeader) -> bool {
-        let matters = !self.rules.aliases.is_empty() || self.router.fleet().models_differ();
+    pub(super) fn must_know_model(&self, head: &RequestHeader, rules: &ClientRules) -> bool {
+        let matters = !rules.aliases.is_empty() || self.router.fleet().models_differ();
         matters && head.method == Method::POST && form_of(head).is_some()
     }
 
     /// Puts the model in place of its alias.
-    pub(super) fn resolve_alias(&self, head: &RequestHeader, ctx: &mut Context) {
-        if let Some(resolved) = ctx.body.held().and_then(|body| self.without_alias(head, body, ctx.endpoint)) {
+    pub(super) fn resolve_alias(head: &RequestHeader, ctx: &mut Context) {
+        if let Some(resolved) = ctx.body.held().and_then(|body| Self::without_alias(head, body, ctx)) {
             ctx.body = Body::Held(resolved);
         }
     }
 
     /// The body with the model in place of its alias, if it names one.
-    pub(super) fn without_alias(&self, head: &RequestHeader, body: &Bytes, endpoint: Endpoint) -> Option<Bytes> {
+    pub(super) fn without_alias(head: &RequestHeader, body: &Bytes, ctx: &Context) -> Option<Bytes> {
         // an engine takes what it understands for JSON whatever the client calls it
-        let form = form_of(head).or(endpoint.is_read().then_some(Form::Json))?;
-        self.rules.aliases.resolve(form, body)
+        let form = form_of(head).or(ctx.endpoint.is_read().then_some(Form::Json))?;
+        ctx.terms.rules.aliases.resolve(form, body)
     }
 
     /// The model that a request for another protocol names in its query, put there in place of its alias.
-    pub(super) fn model_of_upgrade(&self, head: &mut RequestHeader) -> Result<Option<String>> {
+    pub(super) fn model_of_upgrade(head: &mut RequestHeader, rules: &ClientRules) -> Result<Option<String>> {
         let Some(named) = head.uri.query().and_then(model_in_query) else { return Ok(None) };
-        let Some((_, model)) = self.rules.aliases.iter().find(|(alias, _)| *alias == named) else {
+        let Some((_, model)) = rules.aliases.iter().find(|(alias, _)| *alias == named) else {
             return Ok(Some(named));
         };
         if let Some(target) = renamed(head.raw_path(), model) {
@@ -82,21 +82,21 @@ impl Proxy {
     pub(super) async fn find_model(&self, ctx: &mut Context) -> Result<()> {
         let fleet = self.router.fleet();
         let Some(model) = ctx.prompt.model.as_deref().filter(|model| !fleet.serves(model)) else { return Ok(()) };
-        if let Some(search) = &self.rules.search {
+        if let Some(search) = &ctx.terms.rules.search {
             search.run().await;
             if fleet.serves(model) {
                 return Ok(());
             }
         }
-        ctx.hint = self.instead_of(model);
+        ctx.hint = self.instead_of(model, &ctx.terms.rules);
         refuse(ctx, ErrorKind::ModelNotFound)
     }
 
     /// What to say of a model that no replica serves.
-    fn instead_of(&self, model: &str) -> String {
+    fn instead_of(&self, model: &str, rules: &ClientRules) -> String {
         let names = self.router.fleet().model_names();
         let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
-        names.extend(self.rules.aliases.iter().map(|(alias, _)| alias));
+        names.extend(rules.aliases.iter().map(|(alias, _)| alias));
         let more = names.len().saturating_sub(MOST_NAMES);
         names.truncate(MOST_NAMES);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };

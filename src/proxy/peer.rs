@@ -55,7 +55,7 @@ impl Proxy {
         ctx.attempt = Some(Attempt { reservation, claim, began: Instant::now(), _placed: placed });
         match replica.address() {
             Some(address) => {
-                let phases = &self.settings.phases;
+                let phases = &ctx.terms.settings.phases;
                 let mut peer = peer(address, phases, fresh);
                 if ctx.endpoint.is_inference() && ctx.body.held().is_some() && !ctx.prompt.streams {
                     // such an answer comes at once or not at all
@@ -107,7 +107,7 @@ impl Proxy {
         mut standing: Standing,
     ) -> Result<Placed> {
         let line = self.router.gate().map(|_| Self::line(session, ctx));
-        let mut stay = self.stay();
+        let mut stay = Self::stay(ctx);
         loop {
             let started = Instant::now();
             let asking = line.map_or_else(Asking::default, |line| Asking { line, standing });
@@ -179,9 +179,11 @@ impl Proxy {
         Ok((reservation, claim, counted))
     }
 
-    /// Takes out of the ranking, from `position` on, whom nothing may bypass: drained since it was made, or not what it must be.
+    /// Takes out of the ranking, from `position` on, whom nothing may bypass: drained or gone since it was made, or not what
+    /// it must be.
     fn pass_barred(&self, decision: &mut Decision, position: usize) {
-        let is_barred = |id| self.router.fleet().replica(id).is_some_and(|r| r.is_barred());
+        let replicas = self.router.fleet().replicas();
+        let is_barred = |id| replicas.at(id).is_none_or(|r| r.is_barred());
         let mut place = 0;
         decision.ranked.retain(|ranked| {
             place += 1;
@@ -192,15 +194,15 @@ impl Proxy {
     /// Brings the replica that is to be tried next to `position` of the ranking, the others keeping their order.
     fn prefer_other_nodes(&self, decision: &mut Decision, position: usize) {
         // the ranking may be old: those that are fenced by now go last, before them who has all that a trial allows
-        let fleet = self.router.fleet();
-        let tier = |r: &Ranked| fleet.replica(r.id).map_or(2, |r| r.tier());
+        let replicas = self.router.fleet().replicas();
+        let tier = |r: &Ranked| replicas.at(r.id).map_or(2, |r| r.tier());
         let (end, group) = (decision.ranked.len(), decision.preferred.max(position));
         for places in [position..group.min(end), position..end] {
             if decision.ranked.get(position).is_some_and(|r| tier(r) > 0) {
                 decision.ranked[places].sort_by_key(tier);
             }
         }
-        let next = next_place(&fleet.nodes(decision), position, decision.preferred);
+        let next = next_place(&replicas.nodes(decision), position, decision.preferred);
         if let Some(next) = next {
             decision.ranked[position..=next].rotate_right(1);
         }

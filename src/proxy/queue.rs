@@ -50,8 +50,8 @@ pub(super) struct Stay {
 
 impl Proxy {
     /// A stay that has not begun.
-    pub(super) fn stay(&self) -> Stay {
-        Stay { at_most: self.settings.queue_wait, began: None }
+    pub(super) fn stay(ctx: &Context) -> Stay {
+        Stay { at_most: ctx.terms.settings.queue_wait, began: None }
     }
 
     /// Where a request waits: with its session, or else with what its client asks for besides.
@@ -91,7 +91,7 @@ impl Proxy {
     /// the place where the attempt goes.
     pub(super) async fn room_again(&self, session: &mut Session, ctx: &mut Context) -> Result<Option<Permit>> {
         let Some(gate) = self.router.gate() else { return Ok(None) };
-        let (line, mut stay, mut standing) = (Self::line(session, ctx), self.stay(), Standing::Returning);
+        let (line, mut stay, mut standing) = (Self::line(session, ctx), Self::stay(ctx), Standing::Returning);
         loop {
             let left = self.left_to_try(ctx);
             if left.is_empty() {
@@ -120,7 +120,8 @@ impl Proxy {
         // a fresh connection is for the replica that was chosen: another one would be one more that sees the request
         let stays = route.verdict == Verdict::Again;
         let left = &left[..if stays { left.len().min(1) } else { left.len() }];
-        let is_healthy = |id| self.router.fleet().replica(id).is_some_and(|r| r.is_healthy());
+        let replicas = self.router.fleet().replicas();
+        let is_healthy = |id| replicas.at(id).is_some_and(|r| r.is_healthy());
         let healthy: Wanted = left.iter().map(|r| r.id).filter(|id| is_healthy(*id)).collect();
         if healthy.is_empty() { left.iter().map(|r| r.id).collect() } else { healthy }
     }

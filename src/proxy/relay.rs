@@ -187,7 +187,7 @@ impl Proxy {
     fn remember(&self, ids: impl IntoIterator<Item = Vec<u8>>, ctx: &Context) {
         let Some(attempt) = &ctx.attempt else { return };
         for id in ids {
-            let key = id_key(&id, self.settings.shape.secret);
+            let key = id_key(&id, ctx.terms.settings.shape.secret);
             self.router.fleet().pins().remember(key, attempt.reservation.replica().id);
         }
     }
@@ -226,7 +226,7 @@ impl Proxy {
             if ctx.relay.first_token.is_some() {
                 attempt.reservation.first_token();
             }
-            if self.settings.phase_aware {
+            if ctx.terms.settings.phase_aware {
                 attempt.reservation.shrink();
             }
         }

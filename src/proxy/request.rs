@@ -6,7 +6,7 @@ use super::cors::is_preflight;
 use super::headers::{decline_upgrade, wants_websocket};
 use super::models::form_of;
 use super::prepare::{prepare, session_key};
-use super::{Proxy, respond};
+use super::{Phases, Proxy, Terms, respond};
 use crate::api::encoding::{Coding, Unread};
 use crate::api::endpoint::{Endpoint, kept};
 use crate::api::errors::ErrorKind;
@@ -32,11 +32,13 @@ static DECODERS: Semaphore = Semaphore::const_new(4);
 impl Proxy {
     /// Whether the request was answered here.
     pub(super) async fn on_request(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        let terms = ctx.terms.clone();
+        let Terms { settings, rules } = &*terms;
         self.keep_connection(session);
-        self.limit_silence(session);
+        limit_silence(session, &settings.phases);
         let head = session.req_header();
         ctx.endpoint = Endpoint::of(head.method.as_str(), head.uri.path());
-        if let Some(cors) = &self.rules.cors {
+        if let Some(cors) = &rules.cors {
             ctx.permission = cors.permission(head);
             if is_preflight(head) {
                 respond::preflight(session, ctx).await?;
@@ -48,32 +50,32 @@ impl Proxy {
             return Ok(true);
         }
         // whether a page may ask is the engine's to say where it is not ramjet's; browsers send no key with the question
-        let is_question = self.rules.cors.is_none() && is_preflight(head) && session.is_body_empty();
-        if let Some(keys) = &self.rules.keys {
+        let is_question = rules.cors.is_none() && is_preflight(head) && session.is_body_empty();
+        if let Some(keys) = &rules.keys {
             ctx.key = keys.admit(session.req_header_mut());
             if ctx.key.is_none() && !is_question {
                 return refuse(ctx, ErrorKind::Unauthorized);
             }
         }
-        ctx.priority = self.settings.priority.take(session.req_header_mut());
+        ctx.priority = settings.priority.take(session.req_header_mut());
         if self.show_models(session, ctx).await? {
             return Ok(true);
         }
-        if ctx.endpoint.is_read() || self.must_know_model(session.req_header()) {
+        if ctx.endpoint.is_read() || self.must_know_model(session.req_header(), rules) {
             self.read_prompt(session, ctx).await?;
         } else if let Some(length) = content_length(session.req_header()) {
             ctx.prompt.body_bytes = length as u64;
-            if length > self.settings.max_body {
+            if length > settings.max_body {
                 return refuse(ctx, ErrorKind::BodyTooLarge);
             }
         }
         if wants_websocket(session.req_header()) {
-            let named = self.model_of_upgrade(session.req_header_mut())?;
+            let named = Self::model_of_upgrade(session.req_header_mut(), rules)?;
             ctx.prompt.model = named.filter(|model| self.router.fleet().serves(model));
         }
         let head = session.req_header();
         if let Some(id) = kept(head.method.as_str(), head.uri.path()) {
-            ctx.prompt.pinned = self.holder(id_key(id.as_bytes(), self.settings.shape.secret));
+            ctx.prompt.pinned = self.holder(id_key(id.as_bytes(), settings.shape.secret));
         }
         Ok(false)
     }
@@ -82,7 +84,7 @@ impl Proxy {
     pub(super) fn weigh(&self, piece: Option<&Bytes>, ctx: &mut Context) -> Result<()> {
         if let (Body::Untouched, Some(piece)) = (&ctx.body, piece) {
             ctx.streamed = ctx.streamed.saturating_add(piece.len());
-            if ctx.streamed > self.settings.max_body {
+            if ctx.streamed > ctx.terms.settings.max_body {
                 return refuse(ctx, ErrorKind::BodyTooLarge);
             }
         }
@@ -102,25 +104,10 @@ impl Proxy {
         session.downstream_session.set_pipelining_enabled(true);
     }
 
-    /// How long the client may be silent while it sends, and not read while it is sent something.
-    fn limit_silence(&self, session: &mut Session) {
-        let is_websocket = wants_websocket(session.req_header());
-        if !is_websocket {
-            decline_upgrade(session.req_header_mut());
-        }
-        // a WebSocket ends when its engine has been silent for as long as any engine may; its client may listen only
-        let silence = Some(self.settings.phases.client_body).filter(|_| !is_websocket);
-        let is_old = session.req_header().version < Version::HTTP_11;
-        let connection = &mut session.downstream_session;
-        connection.set_read_timeout(silence);
-        connection.set_write_timeout(Some(self.settings.phases.client_write));
-        // informational answers came with HTTP/1.1; a client of HTTP/1.0 would take one for the answer
-        connection.set_ignore_info_resp(is_old);
-    }
-
     async fn read_prompt(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
-        let limits = ReadLimits { bytes: self.settings.max_body, silence: self.settings.phases.client_body };
-        let room = ctx.room.insert(self.memory.room());
+        let settings = &ctx.terms.settings;
+        let limits = ReadLimits { bytes: settings.max_body, silence: settings.phases.client_body };
+        let room = ctx.room.insert(self.memory.room(settings.body_memory));
         ctx.body = match read(session, limits, room).await {
             Ok(body) => body,
             Err(BodyFailure::Broken(e)) if is_malformed(&e) => return refuse(ctx, ErrorKind::BadRequest),
@@ -140,22 +127,15 @@ impl Proxy {
             Err(_unknown) => ctx.prompt.body_bytes = ctx.body.held().map_or(0, |body| body.len() as u64),
             Ok(None) => {
                 let head = session.req_header();
-                self.resolve_alias(head, ctx);
+                Self::resolve_alias(head, ctx);
                 if let Some(edited) = ctx.body.held().cloned().and_then(|body| self.understand(head, &body, ctx)) {
                     ctx.body = Body::Held(edited);
                 }
             }
         }
-        let named = self.session_name(session.req_header()).filter(|_| ctx.endpoint.is_inference());
+        let named = session_name(session.req_header(), ctx).filter(|_| ctx.endpoint.is_inference());
         ctx.prompt.hint = named.or(ctx.prompt.hint);
         self.find_model(ctx).await
-    }
-
-    /// What the client calls its session in a header: more of a session's name than a key in the body, which may stand
-    /// for many.
-    fn session_name(&self, head: &RequestHeader) -> Option<u64> {
-        let value = |name| head.headers.get(name).filter(|value| !value.is_empty());
-        self.settings.session_headers.iter().find_map(value).map(|value| session_key(value.as_bytes()))
     }
 
     /// A body that came compressed is read decoded and goes on as it came, with one exception: an alias must be
@@ -165,7 +145,7 @@ impl Proxy {
         ctx.prompt.body_bytes = body.len() as u64;
         // held until the decoded text is gone: what is decoded at one time is bounded
         let Ok(_turn) = DECODERS.acquire().await else { return Ok(()) };
-        let limit = self.settings.max_body;
+        let limit = ctx.terms.settings.max_body;
         let decoded = tokio::task::spawn_blocking(move || coding.decode(&body, limit)).await;
         let plain = match decoded {
             Ok(Ok(plain)) => Bytes::from(plain),
@@ -173,7 +153,7 @@ impl Proxy {
             _ => return Ok(()),
         };
         let head = session.req_header();
-        match self.without_alias(head, &plain, ctx.endpoint) {
+        match Self::without_alias(head, &plain, ctx) {
             Some(named) => {
                 ctx.body = Body::Held(self.understand(head, &named, ctx).unwrap_or(named));
                 session.req_header_mut().remove_header(&CONTENT_ENCODING);
@@ -185,7 +165,7 @@ impl Proxy {
 
     /// Takes from a body what routing goes by; the body to send in its place, where a rule applies.
     fn understand(&self, head: &RequestHeader, bytes: &Bytes, ctx: &mut Context) -> Option<Bytes> {
-        let prepared = prepare(ctx.endpoint, bytes, &self.settings.shape, self.settings.compat);
+        let prepared = prepare(ctx.endpoint, bytes, &ctx.terms.settings.shape, ctx.terms.settings.compat);
         ctx.prompt = PromptFacts {
             chain: prepared.chain,
             ends: prepared.ends,
@@ -211,6 +191,29 @@ impl Proxy {
         self.metrics.pinned();
         Some(holder)
     }
+}
+
+/// How long the client may be silent while it sends, and not read while it is sent something.
+fn limit_silence(session: &mut Session, phases: &Phases) {
+    let is_websocket = wants_websocket(session.req_header());
+    if !is_websocket {
+        decline_upgrade(session.req_header_mut());
+    }
+    // a WebSocket ends when its engine has been silent for as long as any engine may; its client may listen only
+    let silence = Some(phases.client_body).filter(|_| !is_websocket);
+    let is_old = session.req_header().version < Version::HTTP_11;
+    let connection = &mut session.downstream_session;
+    connection.set_read_timeout(silence);
+    connection.set_write_timeout(Some(phases.client_write));
+    // informational answers came with HTTP/1.1; a client of HTTP/1.0 would take one for the answer
+    connection.set_ignore_info_resp(is_old);
+}
+
+/// What the client calls its session in a header: more of a session's name than a key in the body, which may stand
+/// for many.
+fn session_name(head: &RequestHeader, ctx: &Context) -> Option<u64> {
+    let value = |name| head.headers.get(name).filter(|value| !value.is_empty());
+    ctx.terms.settings.session_headers.iter().find_map(value).map(|value| session_key(value.as_bytes()))
 }
 
 /// Whether what came was no body, as opposed to a client that left.

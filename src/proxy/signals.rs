@@ -41,6 +41,13 @@ impl Proxy {
         }
     }
 
+    /// An engine does not know what it was asked for: engines are asked for their models again, beside the request.
+    pub(super) fn doubt_models(&self) {
+        if let Some(search) = &self.terms.load().rules.search {
+            search.begin();
+        }
+    }
+
     /// The current attempt has ended, with `failure` or well.
     pub(super) fn ended(&self, failure: Option<Failure>, ctx: &Context) {
         let Some(attempt) = &ctx.attempt else { return };

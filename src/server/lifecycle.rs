@@ -1,5 +1,6 @@
 //! What the process does when it is told something: stop, or read its configuration again.
 
+use super::reload::Reload;
 use crate::telemetry::metrics::Metrics;
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -103,8 +104,8 @@ fn goes_away(phase: &ExecutionPhase) -> bool {
     !matches!(phase, Setup | Bootstrap | BootstrapComplete | Running)
 }
 
-/// Survives SIGHUP, which would end the process and every stream with it.
-pub(super) struct Hangup;
+/// Reads the configuration again on SIGHUP, which would end the process and every stream with it.
+pub(super) struct Hangup(pub(super) Arc<Reload>);
 
 #[async_trait]
 impl BackgroundService for Hangup {
@@ -114,7 +115,7 @@ impl BackgroundService for Hangup {
         };
         loop {
             tokio::select! {
-                _ = hangup.recv() => log::warn!("SIGHUP is ignored: restart to apply a new configuration"),
+                _ = hangup.recv() => drop(self.0.run().await),
                 changed = shutdown.changed() => if changed.is_err() || *shutdown.borrow() { return },
             }
         }

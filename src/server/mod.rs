@@ -2,6 +2,9 @@
 
 mod health;
 mod lifecycle;
+mod members;
+mod reload;
+mod renew;
 
 use crate::admin::{Access, Admin};
 use crate::api::compat::Compat;
@@ -12,6 +15,7 @@ use crate::config::{self, AccessLog, Config, ListenAddr, Loaded};
 use crate::engine::admission::AdmissionWatch;
 use crate::engine::discovery::Configured;
 use crate::engine::generation::GenerationProbe;
+use crate::engine::membership::{Membership, Source};
 use crate::engine::probe::ReadinessProbe;
 use crate::engine::search::ModelSearch;
 use crate::engine::speculation::SpeculationGuard;
@@ -27,24 +31,24 @@ use crate::policy::retry::Limits;
 use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
 use crate::proxy::keepalive;
-use crate::proxy::{ClientKeys, ClientRules, Cors, Front, Phases, PriorityRules, PromptShape, Proxy, Settings};
+use crate::proxy::{ClientKeys, ClientRules, Cors, Front, Phases, PriorityRules, PromptShape, Proxy, Settings, Terms};
 use crate::telemetry::decisions::Decisions;
 use crate::telemetry::metrics::Metrics;
+use arc_swap::ArcSwap;
 use http::HeaderValue;
 use pingora_core::listeners::TcpSocketOptions;
 use pingora_core::server::configuration::Opt;
 use pingora_core::server::{RunArgs, Server};
-use pingora_core::services::background::background_service;
+use pingora_core::services::background::{GenBackgroundService, background_service};
 use pingora_core::services::listening::Service;
 use pingora_load_balancing::{Backends, LoadBalancer};
+use reload::{Live, Reload};
+use renew::{Checks, Exchangeable, News, Renewed};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
-use std::time::Duration;
 use thiserror::Error;
-
-/// How often host names are resolved again.
-const RESOLVE_EVERY: Duration = Duration::from_secs(30);
+use tokio::sync::watch;
 
 /// Why ramjet could not start.
 #[derive(Debug, Error)]
@@ -79,24 +83,33 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     }
     let metrics = Arc::new(Metrics::new()?);
     let seen = (metrics.clone(), Arc::new(Decisions::default()));
-    let fleet = Fleet::new(replicas(config)?, params(config), config.routing.index_memory);
+    let fleet = Fleet::new(Vec::new(), params(config), config.routing.index_memory);
     let fleet = Arc::new(fleet.under(rules(config)));
-    let admission = AdmissionWatch::new(fleet.clone(), health::admission(config));
     let guard = SpeculationGuard::new(fleet.clone(), health::speculation(config));
-    let balancer = balancer(config, &fleet);
-    discover_once(&balancer)?;
+    let (told, news) = watch::channel(Arc::new(loaded.clone()));
+    let readiness = ReadinessProbe::new(fleet.clone(), health::readiness(config));
+    let readiness = Arc::new(ArcSwap::from_pointee(readiness));
+    let balancer = Arc::new(balancer(&fleet, &readiness, news.clone()));
+    let membership = Arc::new(Membership::new(fleet.clone(), balancer.clone()));
+    discover_once(&membership, members::sources(loaded)?)?;
+    metrics.configured();
 
     let opt = Opt { upgrade: cli.upgrade, daemon: cli.daemon, ..Opt::default() };
     let mut server = Server::new_with_opt_and_conf(opt, config::pingora::server_conf(config, cli.daemon));
-    let background = background_service("replicas", balancer);
-    let router = Arc::new(Router::new(fleet.clone(), background.task()).limited(limits(config)));
+    let router = Arc::new(Router::new(fleet.clone(), balancer.clone()).limited(limits(config)));
     let draining = Arc::new(AtomicBool::new(false));
-    let proxy =
-        Proxy::new(router, seen.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
+    let secret = random();
+    let terms = Arc::new(ArcSwap::from_pointee(terms(loaded, &fleet, secret)));
+    let proxy = Proxy::new(router.clone(), seen.clone(), terms.clone(), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let api = api_service(&server, config, &proxy, open_http2.clone());
     let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
-    let admin = Admin::new(fleet.clone(), seen, draining.clone(), access).guarded(guard.clone());
+    let access = Arc::new(ArcSwap::from_pointee(access));
+    let live = Live { fleet: fleet.clone(), router, terms, secret, access: access.clone(), readiness, told };
+    let reload = Reload::new(cli, news.clone(), reload::parts(&live), membership.clone(), metrics.clone());
+    let reload = Arc::new(reload);
+    let admin = Admin::new(fleet.clone(), seen, draining.clone(), access).reloading(reload.clone());
+    let admin = admin.guarded(guard.clone());
     let mut admin = Service::new("admin".to_owned(), admin);
     admin.add_tcp(&config.listen.admin.to_string());
     admin.threads = Some(1);
@@ -110,18 +123,30 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
         server.add_service(api);
         server.add_service(admin);
     }
-    server.add_service(background);
-    server
-        .add_service(background_service("generation", GenerationProbe::new(fleet.clone(), health::generation(config))));
-    server.add_service(background_service("watchdog", Watchdog::new(fleet, health::watchdog(config))));
+    server.add_service(GenBackgroundService::new("replicas".to_owned(), membership));
     server.add_service(background_service("speculation", guard));
-    server.add_service(background_service("admission", admission));
+    add_health(&mut server, &fleet, balancer, &news);
     let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
     let signals = lifecycle::Signals { grace: config.server.grace, draining: draining.clone() };
     server.add_service(background_service("drain", lifecycle::Drain { metrics, draining, open_http2, phases }));
-    server.add_service(background_service("hangup", lifecycle::Hangup));
+    server.add_service(background_service("hangup", lifecycle::Hangup(reload)));
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
     std::process::exit(0)
+}
+
+/// The services that know how replicas are.
+fn add_health(server: &mut Server, fleet: &Arc<Fleet>, balancer: Arc<LoadBalancer<CacheAware>>, news: &News) {
+    let checks = Checks { balancer, fleet: fleet.clone(), news: news.clone() };
+    server.add_service(background_service("readiness", checks));
+    let own = fleet.clone();
+    let make = Box::new(move |config: &Config| GenerationProbe::new(own.clone(), health::generation(config)));
+    server.add_service(background_service("generation", Renewed { news: news.clone(), make }));
+    let own = fleet.clone();
+    let make = Box::new(move |config: &Config| Watchdog::new(own.clone(), health::watchdog(config)));
+    server.add_service(background_service("watchdog", Renewed { news: news.clone(), make }));
+    let own = fleet.clone();
+    let make = Box::new(move |config: &Config| AdmissionWatch::new(own.clone(), health::admission(config)));
+    server.add_service(background_service("admission", Renewed { news: news.clone(), make }));
 }
 
 /// Fails early and clearly: Pingora tries a busy address for half a minute and then lives on without the listener.
@@ -135,10 +160,6 @@ fn check_addresses(config: &Config) -> Result<(), StartError> {
         bound.map_err(|cause| StartError::Listen { address: address.to_string(), cause })?;
     }
     Ok(())
-}
-
-fn replicas(config: &Config) -> Result<Vec<ReplicaSpec>, StartError> {
-    config.fleet.replicas.iter().map(replica).collect()
 }
 
 fn replica(r: &config::Replica) -> Result<ReplicaSpec, StartError> {
@@ -210,7 +231,7 @@ fn client_rules(loaded: &Loaded, fleet: &Arc<Fleet>) -> ClientRules {
         keys: keys.map(|keys| ClientKeys::new(keys.iter().map(|key| (key.name.clone(), key.sha256)))),
         cors: Cors::new(&loaded.config.cors.origins),
         aliases: Aliases::new(loaded.config.compat.model_aliases.clone()),
-        search: Some(ModelSearch::new(fleet.clone(), health::readiness(&loaded.config))),
+        search: Some(Arc::new(ModelSearch::new(fleet.clone(), health::readiness(&loaded.config)))),
         context_margin: loaded.config.compat.context_margin.into(),
     }
 }
@@ -220,11 +241,16 @@ fn priority(config: &Config) -> PriorityRules {
     PriorityRules { header: rules.header.parse().ok(), allow: rules.allow.as_slice().into() }
 }
 
-fn settings(config: &Config) -> Settings {
+/// What requests go by.
+fn terms(loaded: &Loaded, fleet: &Arc<Fleet>, secret: u64) -> Terms {
+    Terms { settings: settings(&loaded.config, secret), rules: client_rules(loaded, fleet) }
+}
+
+fn settings(config: &Config, secret: u64) -> Settings {
     let timeouts = &config.timeouts;
     Settings {
         shape: PromptShape {
-            secret: random(),
+            secret,
             block_bytes: config.routing.block_bytes,
             max_prefix_bytes: config.routing.max_prefix_bytes,
         },
@@ -254,22 +280,19 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-fn balancer(config: &Config, fleet: &Arc<Fleet>) -> LoadBalancer<CacheAware> {
-    let spec = health::readiness(config);
-    let mut backends = Backends::new(Box::new(Configured::new(fleet.clone(), spec.thresholds)));
-    backends.set_health_check(Box::new(ReadinessProbe::new(fleet.clone(), spec)));
-    let mut balancer = LoadBalancer::from_backends_with_config(backends, Some(fleet.clone()));
-    balancer.update_frequency = Some(RESOLVE_EVERY);
-    balancer.health_check_frequency = Some(config.health.readiness.interval);
-    balancer.parallel_health_check = true;
-    balancer
+fn balancer(fleet: &Arc<Fleet>, readiness: &Arc<ArcSwap<ReadinessProbe>>, news: News) -> LoadBalancer<CacheAware> {
+    let thresholds = move || health::readiness(&news.borrow().config).thresholds;
+    let mut backends = Backends::new(Box::new(Configured::new(fleet.clone(), thresholds)));
+    backends.set_health_check(Box::new(Exchangeable(readiness.clone())));
+    LoadBalancer::from_backends_with_config(backends, Some(fleet.clone()))
 }
 
 /// The members must be known before the first request, and no thread may be left running: a daemon forks later.
-fn discover_once(balancer: &LoadBalancer<CacheAware>) -> Result<(), StartError> {
+fn discover_once(membership: &Membership, sources: Vec<Box<dyn Source>>) -> Result<(), StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| StartError::Discovery(e.to_string()))?;
-    runtime.block_on(balancer.update()).map_err(|e| StartError::Discovery(e.to_string()))
+    runtime.block_on(membership.set(sources));
+    Ok(())
 }
 
 fn api_service(server: &Server, config: &Config, proxy: &Proxy, open_http2: Arc<AtomicUsize>) -> Service<Front> {

@@ -3,22 +3,18 @@
 //! What requests count is counted as it happens; what the fleet is at the moment (up, in flight, load, index size) is
 //! read from the fleet when somebody scrapes, so the hot path pays nothing for it.
 
-use super::process;
 use super::registry::{Result, metrics};
 use super::status::code;
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
-use crate::fleet::Fleet;
-use crate::fleet::replica::Replica;
 use crate::policy::accounts::Accounts;
 use crate::policy::flight::Flight;
-use crate::policy::health::FenceReason;
 use crate::policy::lane::Gate;
 use crate::policy::queue::Shed;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
 use crate::types::Priority;
-use prometheus::{Encoder, Histogram, IntCounterVec, IntGauge, TextEncoder};
+use prometheus::{Histogram, IntCounterVec, IntGauge};
 use std::time::{Duration, Instant, SystemTime};
 
 /// From a warm prefix on an idle replica to a long prompt behind a queue: factors of about two.
@@ -103,6 +99,13 @@ metrics! {
             "Those of them that the replica reported as served from its prefix cache.", &["upstream"]);
         placed: gauge("ramjet_requests_placed",
             "Requests with a replica, by the requests' own count. It stays at ramjet_reservations.");
+        reloads: counters("ramjet_reloads_total", "Reloads of the configuration, by outcome.", &["outcome"]);
+        reloaded: float_gauge("ramjet_reload_success_timestamp_seconds",
+            "When the configuration in force was read, in seconds since 1970.");
+        generation: gauge("ramjet_config_generation", "How many configurations were in force, the first included.");
+        listed: gauges("ramjet_discovery_replicas", "Replicas that a source lists, or listed last.", &["source"]);
+        unlisted: counters("ramjet_discovery_failures_total", "How often a source could not tell.", &["source"]);
+        stale: gauges("ramjet_discovery_stale", "1 while what a source lists is what it said before it failed.", &["source"]);
         build: gauges("ramjet_build_info", "1; what runs here.", &["version"]);
         started: float_gauge("process_start_time_seconds", "When the process began, in seconds since 1970.");
         cpu: float_counter("process_cpu_seconds_total", "Processor time of the process, user and system.");
@@ -182,6 +185,9 @@ impl Metrics {
         }
         for priority in Priority::ALL {
             self.queue_length.with_label_values(&[priority.name()]);
+        }
+        for outcome in ["applied", "refused"] {
+            self.reloads.with_label_values(&[outcome]);
         }
         for shed in Shed::ALL {
             self.shed.with_label_values(&[shed.label()]);
@@ -278,6 +284,18 @@ impl Metrics {
         self.failovers.with_label_values(&[from, to, failure.label()]).inc();
     }
 
+    /// A configuration is in force, the first one or another.
+    pub fn configured(&self) -> i64 {
+        self.reloaded.set(SystemTime::UNIX_EPOCH.elapsed().map_or(0.0, |since| since.as_secs_f64()));
+        self.generation.inc();
+        self.generation.get()
+    }
+
+    /// The configuration was read again, well or not.
+    pub fn reload(&self, is_good: bool) {
+        self.reloads.with_label_values(&[if is_good { "applied" } else { "refused" }]).inc();
+    }
+
     /// The client left.
     pub fn client_left(&self) {
         self.disconnects.inc();
@@ -311,62 +329,6 @@ impl Metrics {
     /// A request with a client's key ended.
     pub fn key_used(&self, name: &str, o: &Outcome) {
         self.key_requests.with_label_values(&[name, code(o.status)]).inc();
-    }
-
-    /// The Prometheus text format, with the fleet as it is now.
-    ///
-    /// # Errors
-    /// A metric that cannot be encoded.
-    pub fn render(&self, fleet: &Fleet) -> Result<Vec<u8>> {
-        let _one_at_a_time = self.rendering.lock();
-        for replica in fleet.replicas() {
-            let name = &[replica.name()];
-            self.upstream_up.with_label_values(name).set(replica.is_healthy().into());
-            self.upstream_inflight.with_label_values(name).set(replica.inflight().into());
-            self.upstream_load.with_label_values(name).set(replica.load().into());
-            for (reason, count) in replica.probe_failures() {
-                let shown = self.probe_failures.with_label_values(&[replica.name(), reason.label()]);
-                shown.inc_by(count.saturating_sub(shown.get()));
-            }
-            self.show_health(replica);
-        }
-        self.fail_open.set(fleet.fails_open().into());
-        let (bytes, blocks) = fleet.index_size();
-        self.index_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
-        self.index_blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
-        self.reservations.set(fleet.replicas().iter().map(|r| i64::from(r.inflight())).sum());
-        self.show_process();
-        let mut out = Vec::with_capacity(16 << 10);
-        TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
-        Ok(out)
-    }
-}
-
-impl Metrics {
-    /// The states of a replica, and what probes did not count.
-    fn show_health(&self, replica: &Replica) {
-        let name = replica.name();
-        let shown = self.suppressed.with_label_values(&[name]);
-        shown.inc_by(replica.suppressed().saturating_sub(shown.get()));
-        let fence = replica.fence();
-        for reason in FenceReason::ALL {
-            self.fenced.with_label_values(&[name, reason.label()]).set((fence == Some(reason)).into());
-        }
-        for (state, count) in replica.transitions() {
-            let reason = state.fence().map_or("none", FenceReason::label);
-            let shown = self.transitions.with_label_values(&[name, state.label(), reason]);
-            shown.inc_by(count.saturating_sub(shown.get()));
-        }
-    }
-
-    fn show_process(&self) {
-        let now = process::read();
-        self.cpu.inc_by((now.cpu_seconds - self.cpu.get()).max(0.0));
-        for (gauge, value) in
-            [(&self.resident, now.resident_bytes), (&self.open_fds, now.open_fds), (&self.max_fds, now.max_fds)]
-        {
-            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
-        }
     }
 }
 

@@ -8,4 +8,5 @@ pub mod decisions;
 pub mod metrics;
 mod process;
 mod registry;
+mod scrape;
 mod status;

@@ -1,11 +1,13 @@
 //! How a table of metrics becomes a struct of them: every metric is declared once, with its name, its help and its labels
 //! or buckets in one place.
 
-use prometheus::core::Collector;
+use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
+use prometheus::proto::LabelPair;
 use prometheus::{
     Counter, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry,
 };
+use std::collections::HashMap;
 
 pub(super) type Result<T> = std::result::Result<T, prometheus::Error>;
 
@@ -17,10 +19,10 @@ macro_rules! metrics {
     ) => {
         $(#[$doc])*
         pub struct $name {
-            registry: prometheus::Registry,
+            pub(super) registry: prometheus::Registry,
             /// What is copied into counters at a scrape must not be copied twice.
-            rendering: parking_lot::Mutex<()>,
-            $($field: $crate::telemetry::registry::metrics!(@type $kind),)+
+            pub(super) rendering: parking_lot::Mutex<()>,
+            $(pub(super) $field: $crate::telemetry::registry::metrics!(@type $kind),)+
         }
 
         impl $name {
@@ -40,6 +42,18 @@ macro_rules! metrics {
     (@type histograms) => { prometheus::HistogramVec };
 }
 pub(super) use metrics;
+
+/// Takes out the series of a metric that have a label which does not stay.
+pub(super) fn keep<T: MetricVecBuilder>(series: &MetricVec<T>, stays: impl Fn(&LabelPair) -> bool) {
+    for metric in series.collect().iter().flat_map(|family| family.get_metric()) {
+        let labels = metric.get_label();
+        if !labels.iter().all(&stays) {
+            let by_name: HashMap<&str, &str> = labels.iter().map(|label| (label.name(), label.value())).collect();
+            // it may be gone by now
+            let _gone = series.remove(&by_name);
+        }
+    }
+}
 
 /// Makes metrics and registers them.
 #[derive(Default)]

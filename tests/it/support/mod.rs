@@ -1,6 +1,7 @@
 //! What the tests stand on: a ramjet process, scripted engines, raw clients, and waiting for conditions.
 
 pub(crate) mod client;
+pub(crate) mod dns;
 pub(crate) mod engine;
 pub(crate) mod hex;
 pub(crate) mod ramjet;

@@ -2,6 +2,7 @@
 
 use super::client;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
@@ -10,6 +11,8 @@ pub(crate) struct Ramjet {
     child: Child,
     pub(crate) api: SocketAddr,
     pub(crate) admin: SocketAddr,
+    /// The configuration file, which is there only while it is needed.
+    pub(crate) file: PathBuf,
 }
 
 /// How to start one.
@@ -19,6 +22,8 @@ pub(crate) struct Start<'a> {
     pub(crate) upstreams: &'a [SocketAddr],
     /// Replicas as the file writes them.
     pub(crate) replicas: &'a [String],
+    /// What stands below `fleet.discovery`, as YAML on one line.
+    pub(crate) discovery: &'a str,
     /// YAML without `fleet`, `listen` and `health`; it may begin with further keys of `health`, indented by two.
     pub(crate) config: &'a str,
     /// Further keys of `fleet`, indented by two.
@@ -37,6 +42,7 @@ impl Default for Start<'_> {
         Start {
             upstreams: &[],
             replicas: &[],
+            discovery: "{}",
             config: "",
             fleet: "",
             env: &[],
@@ -89,13 +95,44 @@ impl Ramjet {
         if std::env::var_os("RAMJET_TEST_LOG").is_none() {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
-        let mut ramjet = Ramjet { child: command.spawn().unwrap(), api, admin };
+        let mut ramjet = Ramjet { child: command.spawn().unwrap(), api, admin, file };
         let answers =
             || async { client::get(api, "/health").await.is_ok() && client::get(admin, "/livez").await.is_ok() };
         super::until("ramjet answers on both listeners", answers).await;
         assert!(ramjet.ended().is_none(), "ramjet ended at its start");
-        std::fs::remove_file(file).unwrap();
+        std::fs::remove_file(&ramjet.file).unwrap();
         ramjet
+    }
+
+    /// Writes the file anew.
+    pub(crate) fn rewrite(&self, start: &Start<'_>) {
+        std::fs::write(&self.file, configuration(start, self.api, self.admin)).unwrap();
+    }
+
+    /// Has it read the file again.
+    pub(crate) async fn reload(&self) -> client::Answer {
+        self.order("/api/reload").await
+    }
+
+    /// Orders something by the admin API.
+    pub(crate) async fn order(&self, path: &str) -> client::Answer {
+        let mut h1 = client::H1::connect(self.admin).await.unwrap();
+        h1.send(format!("POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: 0\r\n\r\n", self.admin).as_bytes()).await;
+        h1.answer().await.unwrap()
+    }
+
+    /// A member of `/api/fleet` of the replica of this name.
+    pub(crate) async fn of_replica(&self, name: &str, member: &str) -> Option<serde_json::Value> {
+        let fleet = client::get(self.admin, "/api/fleet").await.unwrap().json();
+        let replicas = fleet["replicas"].as_array().unwrap();
+        replicas.iter().find(|replica| replica["name"] == name).map(|replica| replica[member].clone())
+    }
+
+    /// The names of the replicas, in the order of their ordinals.
+    pub(crate) async fn names(&self) -> Vec<String> {
+        let fleet = client::get(self.admin, "/api/fleet").await.unwrap().json();
+        let replicas = fleet["replicas"].as_array().unwrap();
+        replicas.iter().map(|replica| replica["name"].as_str().unwrap().to_owned()).collect()
     }
 
     /// The sum of a metric's series, over all labels.
@@ -151,6 +188,7 @@ impl Drop for Ramjet {
     fn drop(&mut self) {
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
+        let _cleared = std::fs::remove_file(&self.file);
     }
 }
 
@@ -158,13 +196,18 @@ fn configuration(start: &Start<'_>, api: SocketAddr, admin: SocketAddr) -> Strin
     let plain = start.upstreams.iter().map(|u| format!("{{ url: \"http://{u}\" }}"));
     let replicas: String = plain.chain(start.replicas.iter().cloned()).map(|r| format!("    - {r}\n")).collect();
     format!(
-        "fleet:\n  replicas:\n{replicas}{}listen:\n  api: [\"{api}\"]\n  admin: \"{admin}\"\nhealth:\n  \
+        "fleet:\n  discovery: {}\n  replicas:{}\n{replicas}{}listen:\n  api: [\"{api}\"]\n  admin: \"{admin}\"\nhealth:\n  \
          readiness: {{ interval: {}, timeout: 2s, path: \"{}\" }}\n{}\n",
-        start.fleet, start.probe_every, start.probe_path, start.config
+        start.discovery,
+        if replicas.is_empty() { " []" } else { "" },
+        start.fleet,
+        start.probe_every,
+        start.probe_path,
+        start.config
     )
 }
 
-fn tempdir() -> std::path::PathBuf {
+pub(crate) fn tempdir() -> PathBuf {
     let dir = std::env::temp_dir().join(format!("ramjet-it-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     dir

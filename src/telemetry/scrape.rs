@@ -1,0 +1,95 @@
+//! What is read when somebody scrapes: the fleet as it is at the moment, and the process.
+
+use super::metrics::Metrics;
+use super::process;
+use super::registry::{Result, keep};
+use crate::fleet::Fleet;
+use crate::fleet::members::Members;
+use crate::fleet::replica::Replica;
+use crate::policy::health::FenceReason;
+use prometheus::proto::LabelPair;
+use prometheus::{Encoder, TextEncoder};
+use std::collections::HashSet;
+
+impl Metrics {
+    /// The Prometheus text format, with the fleet as it is now.
+    ///
+    /// # Errors
+    /// A metric that cannot be encoded.
+    pub fn render(&self, fleet: &Fleet) -> Result<Vec<u8>> {
+        let _one_at_a_time = self.rendering.lock();
+        let members = fleet.members();
+        self.drop_strangers(&members);
+        for replica in members.present() {
+            let name = &[replica.name()];
+            self.upstream_up.with_label_values(name).set(replica.is_healthy().into());
+            self.upstream_inflight.with_label_values(name).set(replica.inflight().into());
+            self.upstream_load.with_label_values(name).set(replica.load().into());
+            for (reason, count) in replica.probe_failures() {
+                let shown = self.probe_failures.with_label_values(&[replica.name(), reason.label()]);
+                shown.inc_by(count.saturating_sub(shown.get()));
+            }
+            self.show_health(replica);
+        }
+        self.show_sources(fleet);
+        self.fail_open.set(fleet.fails_open().into());
+        let (bytes, blocks) = fleet.index_size();
+        self.index_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.index_blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
+        self.reservations.set(members.present().map(|r| i64::from(r.inflight())).sum());
+        self.show_process();
+        let mut out = Vec::with_capacity(16 << 10);
+        TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
+        Ok(out)
+    }
+
+    /// Takes out the series of replicas that are gone.
+    fn drop_strangers(&self, members: &Members) {
+        let names: HashSet<&str> = members.present().map(|r| r.name()).collect();
+        let stays =
+            |label: &LabelPair| !matches!(label.name(), "upstream" | "from" | "to") || names.contains(label.value());
+        let gauges = [&self.upstream_up, &self.upstream_inflight, &self.upstream_load, &self.fenced];
+        gauges.into_iter().for_each(|gauges| keep(gauges, stays));
+        let tokens = [&self.upstream_prompt_tokens, &self.upstream_cached_tokens];
+        let health = [&self.probe_failures, &self.suppressed, &self.transitions];
+        tokens.into_iter().chain(health).chain([&self.failovers]).for_each(|counters| keep(counters, stays));
+    }
+
+    fn show_sources(&self, fleet: &Fleet) {
+        let sources = fleet.sources().all();
+        let kinds: HashSet<&str> = sources.iter().map(|(kind, _)| *kind).collect();
+        [&self.listed, &self.stale].into_iter().for_each(|gauges| keep(gauges, |l| kinds.contains(l.value())));
+        for (kind, state) in sources {
+            self.listed.with_label_values(&[kind]).set(i64::try_from(state.replicas).unwrap_or(i64::MAX));
+            self.stale.with_label_values(&[kind]).set(state.is_stale.into());
+            let shown = self.unlisted.with_label_values(&[kind]);
+            shown.inc_by(state.failures.saturating_sub(shown.get()));
+        }
+    }
+
+    /// The states of a replica, and what probes did not count.
+    fn show_health(&self, replica: &Replica) {
+        let name = replica.name();
+        let shown = self.suppressed.with_label_values(&[name]);
+        shown.inc_by(replica.suppressed().saturating_sub(shown.get()));
+        let fence = replica.fence();
+        for reason in FenceReason::ALL {
+            self.fenced.with_label_values(&[name, reason.label()]).set((fence == Some(reason)).into());
+        }
+        for (state, count) in replica.transitions() {
+            let reason = state.fence().map_or("none", FenceReason::label);
+            let shown = self.transitions.with_label_values(&[name, state.label(), reason]);
+            shown.inc_by(count.saturating_sub(shown.get()));
+        }
+    }
+
+    fn show_process(&self) {
+        let now = process::read();
+        self.cpu.inc_by((now.cpu_seconds - self.cpu.get()).max(0.0));
+        for (gauge, value) in
+            [(&self.resident, now.resident_bytes), (&self.open_fds, now.open_fds), (&self.max_fds, now.max_fds)]
+        {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
+}
