@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | a new connection | `front.rs`, `heads.rs`, `wire.rs` | HTTP/1 or HTTP/2; how long a head may take, and what is said of one that cannot be read |
 //! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `memory.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
-//! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
+//! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs`, `upgrade.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
 //! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs`, `redirect.rs` | the answer passes; it is read beside |
 //! | how an attempt ended | `signals.rs` | what it says of the replica's health |
@@ -35,6 +35,7 @@ mod request;
 mod respond;
 mod retry;
 mod signals;
+mod upgrade;
 mod wire;
 
 pub use auth::ClientKeys;

@@ -2,8 +2,9 @@
 //! addressed to it.
 
 use super::context::{Attempt, Context, Route};
+use super::headers::wants_websocket;
 use super::request::refuse;
-use super::{Phases, Proxy, body, explain, rank};
+use super::{Phases, Proxy, body, explain, rank, upgrade};
 use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
 use crate::fleet::gate::Standing;
@@ -48,7 +49,8 @@ impl Proxy {
         } else {
             self.first_choice(session, ctx).await?
         };
-        let fresh = ctx.route.as_ref().is_some_and(|r| r.verdict == Verdict::Again);
+        let is_websocket = wants_websocket(session.req_header());
+        let fresh = is_websocket || ctx.route.as_ref().is_some_and(|r| r.verdict == Verdict::Again);
         let replica = reservation.replica().clone();
         ctx.rank_field.write(&mut ctx.body, replica.spec.role.rank);
         ctx.choice.belief = claim.belief().tokens();
@@ -57,6 +59,9 @@ impl Proxy {
             Some(address) => {
                 let phases = &ctx.terms.settings.phases;
                 let mut peer = peer(address, phases, fresh);
+                if is_websocket {
+                    upgrade::offer(&mut peer.options);
+                }
                 if ctx.endpoint.is_inference() && ctx.body.held().is_some() && !ctx.prompt.streams {
                     // such an answer comes at once or not at all
                     peer.options.read_timeout = Some(phases.first_byte);

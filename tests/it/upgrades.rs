@@ -4,19 +4,30 @@ use crate::support::client::{H1, chat_head};
 use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start};
 use crate::support::{chat_body, until};
-use tokio::io::AsyncReadExt;
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use xxhash_rust::xxh3::xxh3_64;
 
-async fn websocket(ramjet: &Ramjet, path: &str, play: &str) -> H1 {
-    let mut h1 = H1::connect(ramjet.api).await.unwrap();
-    let head = format!(
+/// The head of an offer, with more headers.
+fn offer(path: &str, headers: &str) -> String {
+    format!(
         "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\n\
-         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\nx-play: {play}\r\n\r\n"
-    );
-    h1.send(head.as_bytes()).await;
+         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n{headers}\r\n"
+    )
+}
+
+/// A connection on which `sent` was sent and taken for an offer.
+async fn opened(ramjet: &Ramjet, sent: &[u8]) -> H1 {
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    h1.send(sent).await;
     let head = h1.head().await.unwrap();
     assert!(head.starts_with("HTTP/1.1 101") && head.to_ascii_lowercase().contains("upgrade: websocket"), "{head}");
     h1
+}
+
+async fn websocket(ramjet: &Ramjet, path: &str, play: &str) -> H1 {
+    opened(ramjet, offer(path, &format!("x-play: {play}\r\n")).as_bytes()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,7 +39,7 @@ async fn a_websocket_passes_both_ways_and_counts_until_it_ends() {
         let frame: Vec<u8> = (0..size).map(|n| u8::try_from(n % 251).unwrap()).collect();
         let (mut reader, mut writer) = h1.stream.split();
         let mut back = vec![0; size];
-        let sent = async { tokio::io::AsyncWriteExt::write_all(&mut writer, &frame).await };
+        let sent = async { writer.write_all(&frame).await };
         let (sent, read) = tokio::join!(sent, reader.read_exact(&mut back));
         assert!(sent.is_ok() && read.is_ok() && back == frame, "{size}");
     }
@@ -63,7 +74,7 @@ async fn a_client_that_only_listens_is_kept() {
     let mut h1 = websocket(&ramjet, "/v1/realtime", "speak").await;
     // a frame takes five milliseconds
     for _ in 0..60 {
-        h1.stream.read_exact(&mut [0; 5]).await.unwrap();
+        assert_eq!(h1.take(5).await.unwrap(), b"frame");
     }
 }
 
@@ -79,6 +90,89 @@ async fn a_websocket_on_which_its_engine_is_silent_ends() {
     assert_eq!(whole, b"x");
     ramjet.settled().await;
     assert_eq!(engine.seen().len(), 1);
+}
+
+/// An engine that switches at the first bytes of an offer, and sends back what follows its head.
+async fn hasty_engine() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(switch_hastily(stream));
+        }
+    });
+    addr
+}
+
+async fn switch_hastily(mut stream: TcpStream) -> Option<()> {
+    let mut head = vec![0; 16];
+    stream.read_exact(&mut head).await.ok()?;
+    if head != *b"GET /v1/realtime" {
+        let list = b"HTTP/1.1 200 X\r\ncontent-length: 25\r\n\r\n{\"object\":\"list\",\"data\":[]}";
+        return stream.write_all(list).await.ok();
+    }
+    let switch = b"HTTP/1.1 101 X\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
+    stream.write_all(switch).await.ok()?;
+    let end = loop {
+        match memchr::memmem::find(&head, b"\r\n\r\n") {
+            Some(end) => break end + 4,
+            None => stream.read_buf(&mut head).await.ok().filter(|n| *n > 0)?,
+        };
+    };
+    stream.write_all(&head[end..]).await.ok()?;
+    let (mut reader, mut writer) = stream.split();
+    tokio::io::copy(&mut reader, &mut writer).await.ok().map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_stays_open_though_its_engine_switched_before_the_request_had_ended() {
+    let ramjet = Ramjet::start(&[hasty_engine().await]).await;
+    // more than the sockets in between hold: the 101 is there before the last of the head is written
+    let long = offer("/v1/realtime", &format!("x-long: {}\r\n", "x".repeat(900_000)));
+    for n in 0..16 {
+        let mut h1 = opened(&ramjet, long.as_bytes()).await;
+        h1.send(b"one").await;
+        let back = h1.take(3).await;
+        assert!(back.is_ok_and(|back| back == b"one"), "the {n}th one was closed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_client_says_right_behind_its_offer_reaches_the_engine() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    for early in [1, 5000, 70_000] {
+        let frame: Vec<u8> = (0..early).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        let sent = [offer("/v1/realtime", "x-play: echo\r\n").as_bytes(), &frame].concat();
+        let mut h1 = opened(&ramjet, &sent).await;
+        h1.send(b"later").await;
+        let back = h1.take(early + 5).await.unwrap();
+        assert!(back == [&frame[..], b"later"].concat(), "{early}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_engine_says_with_its_switch_reaches_the_client() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    for _ in 0..4 {
+        let switch = r"raw=HTTP/1.1 101 X\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\nhello";
+        let mut h1 = websocket(&ramjet, "/v1/realtime", switch).await;
+        assert_eq!(h1.take(5).await.unwrap(), b"hello");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_offer_is_refused_goes_on_with_its_connection() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    for n in 0..8 {
+        h1.send(offer("/v1/realtime", "x-play: status=404\r\n").as_bytes()).await;
+        assert_eq!(h1.answer().await.unwrap().status, 404);
+        h1.send(&[chat_head("content-length: 100\r\n").as_bytes(), &chat_body(100, "")].concat()).await;
+        assert_eq!((h1.answer().await.unwrap().status, engine.seen().len()), (200, 2 * n + 2));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -89,7 +89,8 @@ impl H1 {
         }
     }
 
-    async fn take(&mut self, count: usize) -> std::io::Result<Vec<u8>> {
+    /// The next bytes, whatever they are.
+    pub(crate) async fn take(&mut self, count: usize) -> std::io::Result<Vec<u8>> {
         while self.buffer.len() < count {
             self.more().await?;
         }
