@@ -39,7 +39,8 @@
 //! | who is kept for long prompts, who has just come back? | [`policy::lane`], [`policy::slow_start`] |
 //! | what is learned, and how? | [`policy::estimate`], [`policy::backlog`], [`policy::flow`], [`prefix::lru`] |
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
-//! | what does an answer tell? | [`api::answer`] |
+//! | what does an answer tell, compressed or not? | [`api::answer`], [`api::decoder`] |
+//! | how long may a head take, and what is said of one that cannot be read? | `proxy/heads.rs` |
 //! | who belongs to the fleet, and what becomes of who leaves? | [`fleet::members`], [`engine::membership`] |
 //! | what is read again while requests run? | `server/reload.rs` |
 //! | who holds what? | [`prefix::index`], [`prefix::residency`], [`prefix::turns`]; what was given an id: [`fleet::pins`] |
@@ -47,6 +48,7 @@
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |
 //! | when is a replica fenced, and for what? | [`policy::standing`], [`policy::health`], [`engine::probe`], [`engine::generation`] |
 //! | when is it frozen, when do its requests fail? | [`policy::progress`], [`policy::errors`], [`engine::watchdog`], `proxy/signals.rs` |
+//! | is it the engine that it must be, and do its drafts work? | [`policy::admission`], [`engine::admission`], [`policy::speculation`], [`engine::speculation`] |
 //! | who may ask, and from which page? | `proxy/auth.rs`, `proxy/cors.rs` |
 //! | which models are there, under which names? | [`api::catalogue`], [`api::model`], `proxy/models.rs` |
 //! | what is told of a request, and to whom? | [`telemetry::decisions`], `proxy/explain.rs`, [`admin`] |

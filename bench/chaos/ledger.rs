@@ -1,8 +1,8 @@
 //! What engines did with every request, attempt by attempt, and whether that was allowed.
 //!
 //! The rule (SPEC.md, section 10): a request may go to a second replica when the first was not reached, when its front said
-//! 502 or 503 without a time to come back, or when its connection was lost before the first byte of an answer; the latter
-//! two only where nothing but work is repeated. Half a head that is followed by the end counts as lost: nothing of an answer
+//! 502 or 503 without a time to come back, or when its connection was lost before the first byte of an answer; the last one
+//! only where nothing but work is repeated. Half a head that is followed by the end counts as lost: nothing of an answer
 //! was in it. A reset may overtake what was sent just before, so a loss soon after the first byte counts as well.
 
 use std::collections::{BTreeMap, HashMap};
@@ -140,7 +140,7 @@ impl Ledger {
 
 /// Why another attempt may follow this one, if it may.
 fn reason(before: &Attempt, kind: Kind) -> Option<&'static str> {
-    if !kind.is_repeatable() {
+    if !kind.is_repeatable() && before.end != End::Refused {
         return None;
     }
     let soon = || before.ended?.checked_duration_since(before.first_byte?).filter(|time| *time < OVERTAKEN);
@@ -215,7 +215,8 @@ mod tests {
     fn a_repetition_needs_a_reason_that_the_rule_knows() {
         for end in [End::Lost, End::Refused, End::Half] {
             assert!(judged(&[Some(end), Some(End::Whole)], Kind::Chat).is_empty(), "{end:?}");
-            assert_eq!(judged(&[Some(end), Some(End::Whole)], Kind::KeptResponse).len(), 1, "{end:?}");
+            let wrong = usize::from(end != End::Refused);
+            assert_eq!(judged(&[Some(end), Some(End::Whole)], Kind::KeptResponse).len(), wrong, "{end:?}");
         }
         for end in [End::Final, End::Cut, End::Left, End::Whole] {
             assert_eq!(judged(&[Some(end), Some(End::Whole)], Kind::Chat).len(), 1, "{end:?}");

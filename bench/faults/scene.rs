@@ -128,7 +128,8 @@ impl Kind {
         }
         match outcome.noticed {
             Some(_) if self.is_honest() => why.push("fenced though it worked".to_owned()),
-            None if !self.is_honest() => why.push("not noticed".to_owned()),
+            // what is away for a moment is gone round, noticed or not
+            None if !self.is_honest() && self != Kind::Restarted => why.push("not noticed".to_owned()),
             Some(after) if self == Kind::Frozen && after > 3.0 => why.push(format!("noticed after {after:.1} s")),
             _ => {}
         }
@@ -138,7 +139,9 @@ impl Kind {
         if outcome.lost_after > 0 {
             why.push(format!("{} begun after the fence were lost", outcome.lost_after));
         }
-        if outcome.most > 1 {
+        // one that answers is believed until several requests failed there
+        let at_most = if matches!(self, Kind::Broken | Kind::ErrorEvent) { 2 } else { 1 };
+        if outcome.most > at_most {
             why.push(format!("a session lost {}", outcome.most));
         }
         if outcome.turned_away > 0 && self != Kind::Busy {

@@ -95,7 +95,7 @@ impl Workload {
             "agents-8" => plain(8, Agents(256), "256 coding agents"),
             "agents-40" => plain(40, Agents(1200), "1200 coding agents"),
             "agents-100" => plain(100, Agents(3000), "3000 coding agents"),
-            "clock" => plain(4, Clocked(10), "10 coding agents whose prompts change near the head in every turn"),
+            "clock" => plain(4, Clocked(6), "6 coding agents whose prompts change near the head in every turn"),
             "chat" => plain(4, Talk(talk::CHAT, 800), "800 users of 24 applications"),
             "fanout" => plain(4, Fanout(16), "16 programs that ask 10 things at once about something new"),
             "rag" => plain(4, Rag(2.0), "questions about unique documents, 2 a second"),

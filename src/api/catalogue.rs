@@ -1,5 +1,10 @@
 //! The lists of models that engines show on `/v1/models`: read as text, so that what is not understood survives, and
 //! merged into the one that ramjet shows.
+//!
+//! An adapter (LoRA) is an entry like any other, with the model that it belongs to as its `parent`. Only replicas that
+//! list it are asked for it; one that is loaded while its engine runs is found when it is asked for (`engine/search.rs`).
+//! An engine that loads adapters only once they are asked for lists them nowhere until then, and ramjet does not send it
+//! names at a venture: each wrong one would cost a prompt. Such adapters are named in the `models` of its replica.
 
 use super::json::{Cursor, Malformed};
 use super::model::{Aliases, escaped};
@@ -20,6 +25,8 @@ pub struct Catalogue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     id: String,
+    /// Of an adapter, the model that it belongs to.
+    parent: Option<String>,
     /// The whole object.
     text: String,
     /// Where the value of `id` stands in it, quotes included.
@@ -57,9 +64,13 @@ impl Catalogue {
         self.entries.is_empty()
     }
 
-    /// Whether it lists `model`.
+    /// Whether it lists `model`, under its own name or as SGLang lets clients call an adapter: `PARENT:ADAPTER`.
     pub fn lists(&self, model: &str) -> bool {
-        self.entries.iter().any(|entry| entry.id == model)
+        let adapter = model.rsplit_once(':').filter(|_| self.is_easygoing);
+        let is_adapter = |entry: &Entry| {
+            adapter.is_some_and(|(parent, id)| entry.id == id && entry.parent.as_deref() == Some(parent))
+        };
+        self.entries.iter().any(|entry| entry.id == model || is_adapter(entry))
     }
 
     /// The same for a replica of which it is said what it serves: only that, whether its engine lists it or not.
@@ -98,7 +109,7 @@ impl Catalogue {
 
 /// The entry in `text`, if it has an id, and whether its engine takes any name.
 fn entry(text: &[u8]) -> Result<(Option<Entry>, bool), Malformed> {
-    let (mut id, mut length, mut is_easygoing) = (None, None, false);
+    let (mut id, mut parent, mut length, mut is_easygoing) = (None, None, None, false);
     if !text.starts_with(b"{") {
         return Ok((None, false));
     }
@@ -107,8 +118,9 @@ fn entry(text: &[u8]) -> Result<(Option<Entry>, bool), Malformed> {
         let string = value.clone().string().ok();
         let raw = value.skip()?;
         let span = start..start + raw.len();
-        match key.position(&["id", "max_model_len", "owned_by"]) {
+        match key.position(&["id", "max_model_len", "parent", "owned_by"]) {
             Some(0) => id = string.map(|id| (id.text(), span)),
+            Some(2) => parent = string.map(|parent| parent.text()),
             Some(1) => length = std::str::from_utf8(raw).ok().and_then(|n| Some((span, n.parse().ok()?))),
             Some(_) => is_easygoing = string.is_some_and(|s| s.position(&EASYGOING).is_some()),
             None => {}
@@ -116,7 +128,7 @@ fn entry(text: &[u8]) -> Result<(Option<Entry>, bool), Malformed> {
         Ok(())
     })?;
     let text = String::from_utf8(text.to_vec()).ok();
-    let entry = id.zip(text).map(|((id, id_span), text)| Entry { id, text, id_span, length });
+    let entry = id.zip(text).map(|((id, id_span), text)| Entry { id, parent, text, id_span, length });
     Ok((entry, is_easygoing))
 }
 
@@ -125,7 +137,8 @@ impl Entry {
     fn bare(id: &str) -> Entry {
         let name = format!("\"{}\"", escaped(id));
         let id_span = r#"{"id":"#.len()..r#"{"id":"#.len() + name.len();
-        Entry { id: id.to_owned(), text: format!(r#"{{"id":{name},"object":"model"}}"#), id_span, length: None }
+        let text = format!(r#"{{"id":{name},"object":"model"}}"#);
+        Entry { id: id.to_owned(), parent: None, text, id_span, length: None }
     }
 
     /// Its text under `id`, with room for `margin` tokens left in the context length. A context that is no longer than
@@ -236,6 +249,14 @@ mod tests {
         assert!(!wrong(r#"{"data":[{"id":"m2"},{"id":"m1"}]}"#, &["m1", "m9"]) && !wrong(r#"{"data":[]}"#, &["m1"]));
         assert!(!wrong(r#"{"data":[{"id":"m2","owned_by":"llamacpp"}]}"#, &["m1"]));
         assert!(!wrong(r#"{"data":[{"id":"m1:latest"}]}"#, &["m1"]) && wrong(r#"{"data":[{"id":"m1:8b"}]}"#, &["m1"]));
+        for (owner, both_names) in [("sglang", true), ("vllm", false)] {
+            let list = r#"{"data":[{"id":"m1","owned_by":"OWNER"},{"id":"a","parent":"m1"},{"id":"b","parent":null}]}"#;
+            let known = read(&list.replace("OWNER", owner));
+            assert!(known.lists("a") && known.lists("m1") && known.lists("m1:a") == both_names);
+            for other in ["m1:b", "m2:a", ":a", "m1:", "m1:m1"] {
+                assert!(!known.lists(other), "{owner} {other}");
+            }
+        }
         let two = read(r#"{"data":[{"id":"m1","x":1},{"id":"m2"}]}"#).restricted(&["m1".to_owned(), "m\"3".to_owned()]);
         let shown = merged([&two], &Aliases::new([("a".to_owned(), "m\"3".to_owned())]), 0);
         assert_eq!(shown[0].1, r#"{"id":"m1","x":1}"#);

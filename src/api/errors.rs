@@ -14,8 +14,12 @@ pub enum ErrorKind {
     BodyTimeout,
     /// The head did not arrive in `timeouts.client_header`.
     HeadTimeout,
+    /// The head is larger than what is read of one.
+    HeadTooLarge,
     /// The request could not be read.
     BadRequest,
+    /// The method is one that asks for no answer but for a tunnel.
+    MethodNotAllowed,
     /// The client has no key, or a wrong one.
     Unauthorized,
     /// No replica serves the model that was asked for.
@@ -63,7 +67,9 @@ impl ErrorKind {
         match self {
             ErrorKind::BodyTooLarge => 413,
             ErrorKind::BodyTimeout | ErrorKind::HeadTimeout => 408,
+            ErrorKind::HeadTooLarge => 431,
             ErrorKind::BadRequest => 400,
+            ErrorKind::MethodNotAllowed => 405,
             ErrorKind::Unauthorized => 401,
             ErrorKind::ModelNotFound => 404,
             ErrorKind::NoReplica | ErrorKind::Overloaded => 503,
@@ -79,7 +85,9 @@ impl ErrorKind {
             ErrorKind::BodyTooLarge => "body_too_large",
             ErrorKind::BodyTimeout => "body_timeout",
             ErrorKind::HeadTimeout => "head_timeout",
+            ErrorKind::HeadTooLarge => "head_too_large",
             ErrorKind::BadRequest => "bad_request",
+            ErrorKind::MethodNotAllowed => "method_not_allowed",
             ErrorKind::Unauthorized => "invalid_api_key",
             ErrorKind::ModelNotFound => "model_not_found",
             ErrorKind::NoReplica => "no_replica",
@@ -102,7 +110,9 @@ impl ErrorKind {
             ErrorKind::BodyTooLarge => "The request body is larger than this server accepts.",
             ErrorKind::BodyTimeout => "The request body did not arrive in time.",
             ErrorKind::HeadTimeout => "The head of the request did not arrive in time.",
+            ErrorKind::HeadTooLarge => "The head of the request is larger than this server accepts.",
             ErrorKind::BadRequest => "The request could not be read.",
+            ErrorKind::MethodNotAllowed => "This server makes no tunnels.",
             ErrorKind::Unauthorized => "A key that is valid here is needed: as a bearer token or in x-api-key.",
             ErrorKind::ModelNotFound => "No replica serves the requested model.",
             ErrorKind::NoReplica => "No replica is available for this request.",
@@ -162,7 +172,9 @@ mod tests {
             (ErrorKind::BodyTooLarge, 413, "invalid_request_error"),
             (ErrorKind::BodyTimeout, 408, "invalid_request_error"),
             (ErrorKind::HeadTimeout, 408, "invalid_request_error"),
+            (ErrorKind::HeadTooLarge, 431, "invalid_request_error"),
             (ErrorKind::BadRequest, 400, "invalid_request_error"),
+            (ErrorKind::MethodNotAllowed, 405, "invalid_request_error"),
             (ErrorKind::Unauthorized, 401, "invalid_request_error"),
             (ErrorKind::ModelNotFound, 404, "invalid_request_error"),
             (ErrorKind::NoReplica, 503, "server_error"),

@@ -116,7 +116,8 @@ settings! {
         name: Option<String> = None, OrNull(NAME);
         /// Where it is. The port is 80 unless given; a path such as /v1 at the end is never doubled.
         url: Option<Url> = None, Required(ReplicaUrl);
-        /// The models it serves. Empty: those that it lists on /v1/models.
+        /// The models it serves, adapters included. Empty: those that it lists on /v1/models. Adapters that its engine
+        /// loads only once they are asked for are listed nowhere until then, so they are named here.
         models: Vec<String> = Vec::new(), ListOf { min: 0, item: LINE };
         /// The environment variable that holds the key sent to it.
         api_key_env: Option<String> = None, OrNull(ENV_NAME);
@@ -293,7 +294,8 @@ settings! {
         first_byte: Duration = mins(15), span(ms(1)..=hours(24));
         /// Silence between two bytes of a response; see first_byte.
         idle_read: Duration = mins(10), span(ms(1)..=hours(24));
-        /// From the opening of a client's connection to the end of its first request's head.
+        /// From the opening of a client's connection to the end of its first request's head; on HTTP/2 also from the
+        /// first byte of any other head to its last.
         client_header: Duration = secs(30), span(ms(1)..=hours(1));
         /// Silence between two pieces of a request's body.
         client_body: Duration = secs(60), span(ms(1)..=hours(1));

@@ -4,8 +4,9 @@
 //! not asked all at once. A probe is not a request of a client: it is not routed, reserves nothing, teaches no rates, and
 //! its prompt is too short to take a place in a prefix cache.
 //!
-//! What an answer means: tokens are tokens; 429 and 503 say busy, not broken; another 4xx, or 501, says that the engine does not
-//! offer the endpoint, whereupon the other one is tried, and says nothing of its health, except that a fence is lifted:
+//! What an answer means: a choice is a token; 429 and 503 say busy, not broken; a success without any choice, or with an
+//! error, is a failure; another 4xx, 501 or a success that is no completion at all says that the engine does not offer
+//! the endpoint, whereupon the other one is tried, and says nothing of its health, except that a fence is lifted:
 //! nothing else could. A time-out does not count after a request was lately completed there, nor while the requests that
 //! are there explain it: long prompts, or an engine that serves one request at a time and is at it.
 

@@ -123,7 +123,7 @@ impl Prober {
         if self.is_excused(seen, replica) {
             replica.suppress();
         } else {
-            let change = replica.observe(seen, self.spec.thresholds, self.fleet.clock().now());
+            let change = self.take_in(replica, seen);
             if matches!(change, Some(Transition::Lifted { was_gone: true, .. })) {
                 // nobody listened there: the engine has restarted, with an empty cache
                 self.fleet.forget(replica.id);
@@ -169,6 +169,22 @@ impl Prober {
             Ok(Ok((200..=299, body))) => self.learn(replica, &body),
             _ => Observation::Ready,
         }
+    }
+
+    /// The same apart from a probe: only that a replica serves others than it should counts.
+    pub(super) async fn look_for_models(&self, replica: &Replica) {
+        if self.ask_for_models(replica).await != Observation::Ready {
+            self.take_in(replica, Observation::Failed(FenceReason::Model));
+        }
+    }
+
+    /// What a replica lists is no matter of chance, so one look is enough.
+    fn take_in(&self, replica: &Replica, seen: Observation) -> Option<Transition> {
+        let mut thresholds = self.spec.thresholds;
+        if seen == Observation::Failed(FenceReason::Model) {
+            thresholds.failures = 1;
+        }
+        replica.observe(seen, thresholds, self.fleet.clock().now())
     }
 
     /// Asks an engine that was not asked yet how much its cache holds.

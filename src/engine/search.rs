@@ -1,5 +1,6 @@
 //! Asks engines for their models when a client asks for one that nobody is known to serve: adapters are loaded while an
-//! engine runs, and clients ask for them before the next probe.
+//! engine runs, and clients ask for them before the next probe. Likewise when an engine does not know a model that it was
+//! sent for: it may be the engine of others.
 
 use super::probe::{Prober, ReadinessSpec};
 use crate::fleet::Fleet;
@@ -28,6 +29,15 @@ impl ModelSearch {
         ModelSearch { probe: Prober::new(fleet.clone(), spec), fleet, last: Mutex::new(None) }
     }
 
+    /// Begins to do so beside a request, unless it was done a moment ago or is under way.
+    pub fn begin(self: &Arc<Self>) {
+        let is_due = self.last.try_lock().is_ok_and(|last| last.is_none_or(|at| at.elapsed() >= PAUSE));
+        if is_due {
+            let search = self.clone();
+            tokio::spawn(async move { search.run().await });
+        }
+    }
+
     /// Asks every healthy replica, unless that was done a moment ago.
     pub async fn run(&self) {
         let mut last = self.last.lock().await;
@@ -36,7 +46,7 @@ impl ModelSearch {
         }
         let replicas = self.fleet.members();
         let healthy = replicas.iter().filter(|replica| replica.is_healthy());
-        join_all(healthy.map(|replica| self.probe.ask_for_models(replica))).await;
+        join_all(healthy.map(|replica| self.probe.look_for_models(replica))).await;
         *last = Some(Instant::now());
     }
 }

@@ -12,6 +12,7 @@ use crate::types::WatchMode;
 use async_trait::async_trait;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::services::background::BackgroundService;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(200);
 /// A frozen replica that may not be fenced is left alone for so many times the time of a question.
 const PAUSE: u32 = 4;
+/// A question is open for so many times its time at most.
+const LONGEST: u32 = 8;
 /// A look that comes so much too late was not prevented by the engines: the machine stood still.
 const STOOD_STILL: f64 = 10.0;
 
@@ -85,7 +88,8 @@ impl Watchdog {
         if !suspicion.asked.is_due(signs, self.spec.limits, others_too) {
             return;
         }
-        let reply = match self.asker.ask(replica, self.spec.timeout).await {
+        let Some(outcome) = self.ask(replica, signs.left_ms(self.spec.limits, others_too), heard).await else { return };
+        let reply = match outcome {
             Outcome::Generated | Outcome::Busy => Reply::Alive,
             Outcome::NotOffered => Reply::Unknown,
             Outcome::Failed | Outcome::Unreached | Outcome::TimedOut => Reply::Silent,
@@ -94,7 +98,7 @@ impl Watchdog {
         if reply == Reply::Alive {
             // an answer to us is no token for a client, but a sign of life
             let is_news = replica.heard() > heard;
-            replica.hear(now);
+            replica.overhear(now);
             suspicion.heard = if is_news { suspicion.heard } else { now };
         }
         if replica.heard() > heard && reply != Reply::Alive {
@@ -110,6 +114,23 @@ impl Watchdog {
         }
         if suspicion.asked.on(reply, signs, self.spec.limits, others_too) && !self.fence(replica, signs, suspicion) {
             tokio::time::sleep(self.spec.timeout * PAUSE).await;
+        }
+    }
+
+    /// Asks, and waits for an answer until there can be a verdict in `left_ms`; `None` if that is not needed any more,
+    /// because something was generated since `heard`.
+    async fn ask(&self, replica: &Replica, left_ms: f64, heard: f64) -> Option<Outcome> {
+        let left =
+            Duration::from_secs_f64(left_ms.min(1e9) / 1000.0).clamp(self.spec.timeout, self.spec.timeout * LONGEST);
+        let mut answer = pin!(self.asker.ask(replica, left));
+        loop {
+            tokio::select! {
+                outcome = &mut answer => return Some(outcome),
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            if replica.heard() > heard {
+                return None;
+            }
         }
     }
 

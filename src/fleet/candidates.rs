@@ -53,7 +53,13 @@ impl Overlaps<'_> {
     /// The cache of a replica that holds `overlap`, as the session sees it.
     fn room(&self, id: ReplicaId, overlap: u32) -> Room {
         let shared = self.session.map_or(f64::from(overlap) * self.block, |session| session.trunk);
-        self.residency.room(id, self.session, (self.prompt - shared).max(0.0))
+        let others = self.residency.others(id, self.session);
+        Room {
+            keeps: self.residency.keeps(id).unwrap_or(f64::INFINITY),
+            others: others.tokens,
+            own: (self.prompt - shared).max(0.0),
+            sessions: f64::from(others.sessions),
+        }
     }
 
     fn candidate(&self, r: &Replica, now: f64) -> Candidate {

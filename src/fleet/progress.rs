@@ -16,7 +16,7 @@ impl Replica {
         }
     }
 
-    /// Nobody listened until `now`: whether something was generated is not known.
+    /// The silence until `now` does not count, nor is it a usual one: nobody listened, or a question was answered.
     pub fn overhear(&self, now: f64) {
         self.heard.fetch_max(time_bits(now), Relaxed);
         self.work.lock().watch.heard_by(now);

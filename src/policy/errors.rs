@@ -1,7 +1,8 @@
 //! Whether requests fail at a replica: a circuit breaker over what real requests met, driven by values.
 //!
-//! Within a window, `failures` different requests must have failed, and at least half of what ended there. A request that
-//! is sent again and again counts once: what kills every engine that reads it must not fence them all. After a pause the
+//! Within a window, `failures` different requests must have failed, and at least half of what ended there, or all that
+//! ended since the first of them: an engine that worked until a moment ago is not owed as many failures. A request that is
+//! sent again and again counts once: what kills every engine that reads it must not fence them all. After a pause the
 //! replica is on *trial*: it gets few requests at a time, and either some of them end well, or one fails and the next
 //! pause is twice as long. What began before the trial says nothing in it.
 //!
@@ -146,22 +147,41 @@ impl Errors {
 
     /// What it is to be fenced for, if what has been seen suffices.
     fn cause(&self, limits: ErrorLimits) -> Option<Cause> {
-        let mut named = Vec::new();
-        let (mut unreached, mut good) = (0, 0);
-        for (_, ended) in &self.recent {
+        let all = Failures::among(self.recent.iter());
+        let since_one_was_well = Failures::among(self.recent.iter().rev().take_while(|(_, e)| *e != Ended::Well));
+        let good = self.recent.iter().filter(|(_, ended)| *ended == Ended::Well).count();
+        // who mostly answers is there, whatever becomes of what is to be generated
+        let is_there = self.answered.len() > all.unreached;
+        let different = |of: &Failures| of.named.len() + if is_there { 0 } else { of.unreached };
+        let is_bad = different(&since_one_was_well) >= limits.failures
+            || (different(&all) >= limits.failures && different(&all) >= good);
+        // one that restarts breaks some answers, and takes no connections for a while
+        let by = if all.named.len() > all.unreached { Cause::Failed } else { Cause::Unreached };
+        is_bad.then_some(by)
+    }
+}
+
+/// Failed requests among some.
+#[derive(Debug, Default)]
+struct Failures {
+    /// Different ones that the engine has read.
+    named: Vec<u64>,
+    /// Those that it has not: all are different.
+    unreached: usize,
+}
+
+impl Failures {
+    fn among<'a>(outcomes: impl Iterator<Item = &'a (f64, Ended)>) -> Self {
+        let mut all = Failures::default();
+        for (_, ended) in outcomes {
             match ended {
-                Ended::Badly(Some(print)) if named.contains(print) => {}
-                Ended::Badly(Some(print)) => named.push(*print),
-                Ended::Badly(None) => unreached += 1,
-                Ended::Well | Ended::Answered => good += 1,
+                Ended::Badly(Some(print)) if all.named.contains(print) => {}
+                Ended::Badly(Some(print)) => all.named.push(*print),
+                Ended::Badly(None) => all.unreached += 1,
+                Ended::Well | Ended::Answered => {}
             }
         }
-        // who mostly answers is there, whatever becomes of what is to be generated
-        let is_there = self.answered.len() > unreached;
-        let different = named.len() + if is_there { 0 } else { unreached };
-        // one that restarts breaks some answers, and takes no connections for a while
-        let by = if named.len() > unreached { Cause::Failed } else { Cause::Unreached };
-        (different >= limits.failures && different >= good).then_some(by)
+        all
     }
 }
 
@@ -205,6 +225,21 @@ mod tests {
         }
         // the first few outcomes are too few to tell, and later ones mostly good
         assert!(!e.is_fenced());
+    }
+
+    #[test]
+    fn what_fails_from_one_moment_on_is_fenced_however_well_it_worked() {
+        let mut e = Errors::default();
+        (0..100).for_each(|_| e.on(Ended::Well, 10.0, 10.0, L, || true));
+        fail(&mut e, 1, 11.0);
+        fail(&mut e, 2, 12.0);
+        e.on(Ended::Well, 11.0, 12.0, L, || true);
+        fail(&mut e, 3, 13.0);
+        fail(&mut e, 3, 13.0);
+        fail(&mut e, 4, 14.0);
+        assert!(!e.is_fenced());
+        fail(&mut e, 5, 15.0);
+        assert!(e.is_fenced());
     }
 
     #[test]

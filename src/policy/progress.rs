@@ -9,14 +9,18 @@
 //! - **Not frozen:** it answers, or says that it is busy. It is asked again later and later.
 //! - **Not known:** it does not understand the question, or refuses it. Then no silence is proof: an engine that says nothing
 //!   while a tool call is generated, or whose client reads no further, looks the same. It is asked again later and later.
-//! - **Frozen:** the question went unanswered, and the silence is `factor` times what all prompts there should take
-//!   together, and `factor` times the longest silence of late; twice that while no other replica with work shows progress
-//!   either: then the cause may be elsewhere.
+//! - **Frozen:** the question went unanswered, and the silence is `factor` times what the prompts that explain it should
+//!   take together, and `factor` times the longest silence of late; twice that while no other replica with work shows
+//!   progress either: then the cause may be elsewhere.
+//!
+//! What explains a silence are the unread prompts that were there when it began, and the longest of those that came since:
+//! engines that do not read in turn may have begun with that one, and each further one would have shown its first token.
+//! So what piles up before a frozen engine makes nobody more patient.
 //!
 //! A silence is one of the whole replica: a long wait for a first token while others generate is none, and makes nobody
-//! more patient. Silence is counted while there are requests, so clients that give up and come back do not hide a frozen
-//! engine, and an idle one is not blamed; nor is it for the time of a request that it answered without generating anything.
-//! An answer that is not streamed shows nothing until all of it is generated, and a question waits in the engine's own queue
+//! more patient. It is counted while there are requests, so clients that give up and come back do not hide a frozen engine,
+//! and an idle one is not blamed; nor is it for the time of a request that it answered without generating anything. An
+//! answer that is not streamed shows nothing until all of it is generated, and a question waits in the engine's own queue
 //! while its batch is full. So where more is open than half of what it was ever seen to generate at once, it gets the time
 //! for a long answer; but not where two streams have fallen silent after their first tokens, which no full batch explains.
 
@@ -30,6 +34,8 @@ const LATEST: f64 = 32.0;
 const FORGET: f64 = 0.1;
 /// How much of the longest silence is left at the next first token.
 const REMEMBER: f64 = 0.85;
+/// What comes so soon after a silence began was there at its beginning, in milliseconds.
+const EARLY_MS: f64 = 200.0;
 /// How much longer than usual a whole answer may take.
 const LONG_ANSWER: f64 = 8.0;
 /// Suspicion comes at so many times what the first prompt should take.
@@ -103,7 +109,7 @@ pub struct Signs {
     pub silence_ms: f64,
     /// What the first unread prompt should take, as late as it usually is.
     pub first_ms: f64,
-    /// What all unread prompts should take, likewise.
+    /// What all prompts that explain the silence should take, likewise.
     pub prompts_ms: f64,
     /// What an answer that shows nothing may take besides.
     pub answer_ms: f64,
@@ -230,14 +236,17 @@ impl Watch {
         if self.open.is_empty() {
             return None;
         }
-        let unread = || self.open.iter().filter(|o| !o.is_read).map(|o| o.prefill_ms * self.lateness);
+        let unread = || self.open.iter().filter(|o| !o.is_read);
+        let takes = |o: &Open| o.prefill_ms * self.lateness;
+        let (early, late): (Vec<_>, Vec<_>) = unread().partition(|o| o.began <= self.since + EARLY_MS);
+        let longest = late.into_iter().map(takes).fold(0.0, f64::max);
         let stalled = self.open.iter().filter(|o| o.is_read).count();
         let is_explained = self.open.len() * ROOMY > self.together && stalled < STALLED;
         let whole = self.open.iter().filter(|o| !o.streams && is_explained);
         Some(Signs {
             silence_ms: self.before_ms + (now - self.since).max(0.0),
-            first_ms: unread().next().unwrap_or(0.0),
-            prompts_ms: unread().sum(),
+            first_ms: unread().next().map_or(0.0, takes),
+            prompts_ms: early.into_iter().map(takes).sum::<f64>() + longest,
             answer_ms: whole.map(|o| o.decode_ms * LONG_ANSWER).fold(0.0, f64::max),
             usual_ms: self.usual_ms,
             shares: self.together > 1,
@@ -251,6 +260,11 @@ impl Signs {
     pub fn explain(&self, waited_ms: f64, limits: Limits) -> bool {
         self.silence_ms < limits.factor * (self.prompts_ms + self.answer_ms).max(self.usual_ms)
             || (!self.shares && self.silence_ms < waited_ms)
+    }
+
+    /// How long the silence must go on to be called frozen, in milliseconds.
+    pub fn left_ms(&self, limits: Limits, others_too: bool) -> f64 {
+        (self.patience(limits, others_too) - self.silence_ms).max(0.0)
     }
 
     fn patience(&self, limits: Limits, others_too: bool) -> f64 {

@@ -169,7 +169,6 @@ impl Crowd {
         if let (Some(end), Some(before)) = (end, before.filter(|b| b.is_expected)) {
             self.enter(&before);
             self.sessions.insert(end.print, before);
-            // its place among those that are expected is lost: it is the newest again
             self.expected.push_back((before.claim, end.print));
         }
     }
@@ -208,9 +207,8 @@ impl Crowd {
         let is_late = |claim: Number| (now - claim) as f64 > patience;
         while let Some((claim, print)) = self.expected.front().copied().filter(|(claim, _)| is_late(*claim)) {
             self.expected.pop_front();
-            let Some(session) = self.sessions.get_mut(&print).filter(|s| s.claim == claim && s.is_expected) else {
-                continue;
-            };
+            let expected = |s: &&mut Session| s.claim == claim && s.is_expected;
+            let Some(session) = self.sessions.get_mut(&print).filter(expected) else { continue };
             session.is_expected = false;
             let session = *session;
             self.exit(&session);

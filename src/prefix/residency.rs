@@ -14,7 +14,6 @@ use super::fingerprint::{Ends, Place};
 use super::index::PrefixIndex;
 use super::lru::{LruModel, Mark, Marks, Stamp};
 use super::turns::{Turn, Turns};
-use crate::policy::room::Room;
 use crate::types::ReplicaId;
 use std::sync::Arc;
 
@@ -176,14 +175,13 @@ impl Residency {
         self.crowd.session(previous)
     }
 
-    /// The cache of `replica` as a session sees it that needs `own` tokens there.
-    pub fn room(&self, replica: ReplicaId, session: Option<Session>, own: f64) -> Room {
+    /// The sessions that are expected to return to `replica`, besides this one.
+    pub fn others(&self, replica: ReplicaId, session: Option<Session>) -> Residents {
         let mut others = self.crowd.residents(replica);
         if let Some(here) = session.filter(|s| s.replica == replica && s.is_expected()) {
             others = Residents { sessions: others.sessions - 1, tokens: others.tokens - here.needs() };
         }
-        let (keeps, sessions) = (self.keeps(replica).unwrap_or(f64::INFINITY), f64::from(others.sessions));
-        Room { keeps, others: others.tokens, own, sessions }
+        others
     }
 
     /// Takes off `overlaps`, as [`Self::walk`] gave them, what is still being read.

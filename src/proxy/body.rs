@@ -36,7 +36,7 @@ const ROOM: usize = 64;
 /// Pingora's name for the error of a chunked body that is none.
 pub(super) const INVALID_CHUNK: &str = "InvalidChunk";
 /// How long a refused client may go on sending.
-const LINGER: Duration = Duration::from_secs(2);
+pub(super) const LINGER: Duration = Duration::from_secs(2);
 
 /// A request's body on its way to the engine.
 #[derive(Default)]

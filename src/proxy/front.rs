@@ -7,11 +7,14 @@
 //! Pingora's limit on a head is one on each read of it, so a client that sends a byte now and then would hold its
 //! connection for ever. The first head of a connection is therefore read here, as a whole, and handed to Pingora as bytes
 //! that were read before. Of later ones Pingora may hold the beginning already, so they are read by Pingora, and the
-//! connection is closed if their request has not begun in time.
+//! connection is closed if their request has not begun in time. What is decided while Pingora reads is in `heads.rs`.
 
+use super::body::LINGER;
+use super::heads::{HeadClock, Refusals, refusal};
 use super::request::CLIENT_IDLE;
+use super::wire::Watched;
 use super::{Proxy, Terms};
-use crate::api::errors::{Dialect, ErrorKind};
+use crate::api::errors::ErrorKind;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::BytesMut;
@@ -28,11 +31,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// What is reserved for a head, and the longest that Pingora takes.
 const HEAD: usize = 4 << 10;
-const LONGEST: usize = 1 << 20;
+pub(super) const LONGEST: usize = 1 << 20;
 /// How an HTTP/2 preface begins, and how long it is.
 const PREFACE: &[u8; 3] = b"PRI";
 const PREFACE_LENGTH: usize = 24;
@@ -57,7 +60,7 @@ tokio::task_local! {
 
 /// Notes that the head of a request has been read.
 pub(super) fn request_begins() {
-    // not asked of HTTP/2, nor of a connection's first request
+    // not asked of HTTP/2
     let _not_asked = BEGUN.try_with(|begun| begun.store(true, Relaxed));
 }
 
@@ -85,12 +88,16 @@ impl Front {
     async fn serve_http1(&self, mut stream: Stream, deadline: Instant, shutdown: &ShutdownWatch) {
         let mut head = BytesMut::with_capacity(HEAD);
         if timeout_at(deadline, read_head(&mut stream, &mut head)).await.is_err() {
-            return refuse(stream, !head.is_empty()).await;
+            return refuse(stream, ErrorKind::HeadTimeout, &head).await;
         }
-        let mut first = SessionV1::new(stream);
-        first.set_pipelined_prefix(head);
-        let mut next = self.http1.process_new_http(ServerSession::H1(first), shutdown).await;
+        if head.len() > LONGEST {
+            return refuse(stream, ErrorKind::HeadTooLarge, &head).await;
+        }
         let begun = Arc::new(AtomicBool::new(false));
+        let mut first = SessionV1::new(Watched::listen(stream, Refusals::new(begun.clone(), &head)));
+        first.set_pipelined_prefix(head);
+        let first = self.http1.process_new_http(ServerSession::H1(first), shutdown);
+        let mut next = BEGUN.scope(begun.clone(), first).await;
         while let Some((stream, settings)) = next.map(ReusedHttpStream::consume) {
             let mut session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {
@@ -99,7 +106,7 @@ impl Front {
             begun.store(false, Relaxed);
             let request = BEGUN.scope(begun.clone(), self.http1.process_new_http(session, shutdown));
             tokio::pin!(request);
-            next = match tokio::time::timeout(CLIENT_IDLE + self.patience(), &mut request).await {
+            next = match timeout(CLIENT_IDLE + self.patience(), &mut request).await {
                 Ok(next) => next,
                 Err(_) if begun.load(Relaxed) => request.await,
                 Err(_) => None,
@@ -115,7 +122,8 @@ impl ServerApp for Front {
         let peeked = timeout_at(deadline, is_http2(&mut stream)).await;
         if peeked.ok()?? {
             let _open = OpenConnection::new(&self.open_http2);
-            return self.http2.process_new(stream, shutdown).await;
+            let watched = Watched::listen(stream, HeadClock::new(self.patience()));
+            return self.http2.process_new(watched, shutdown).await;
         }
         self.serve_http1(stream, deadline, shutdown).await;
         None
@@ -156,21 +164,17 @@ fn ends(head: &[u8], searched: &mut usize) -> bool {
     memchr_iter(b'\n', &head[from..]).any(|n| matches!(head[from + n + 1..], [b'\n', ..] | [b'\r', b'\n', ..]))
 }
 
-/// Ends a connection whose head did not come in time; one that has said nothing is told nothing.
-async fn refuse(mut stream: Stream, is_begun: bool) {
-    if is_begun {
-        let kind = ErrorKind::HeadTimeout;
-        let body = kind.body(Dialect::OpenAi);
-        let answer = format!(
-            "HTTP/1.1 {} Request Timeout\r\ncontent-type: application/json\r\nx-ramjet-error: {}\r\n\
-             content-length: {}\r\nconnection: close\r\n\r\n{body}",
-            kind.status(),
-            kind.code(),
-            body.len(),
-        );
+/// Ends a connection whose head cannot be served; one that has said nothing is told nothing.
+async fn refuse(mut stream: Stream, kind: ErrorKind, head: &[u8]) {
+    if !head.is_empty() {
         // it fits the socket's buffer; a client that has left misses nothing
-        let _unsent = stream.write_all(answer.as_bytes()).await;
+        let _unsent = stream.write_all(&refusal(kind, head)).await;
         let _unsent = stream.flush().await;
+    }
+    if kind == ErrorKind::HeadTooLarge {
+        // a connection that is closed with unread bytes is reset, and the client might not see the answer
+        let discard = async { while let Ok(1..) = stream.read(&mut [0; HEAD]).await {} };
+        let _given_up = timeout(LINGER, discard).await;
     }
     let _gone_already = stream.shutdown().await;
 }

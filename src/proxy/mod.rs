@@ -2,7 +2,7 @@
 //!
 //! | phase | file | what happens |
 //! |---|---|---|
-//! | a new connection | `front.rs` | HTTP/1 or HTTP/2 |
+//! | a new connection | `front.rs`, `heads.rs`, `wire.rs` | HTTP/1 or HTTP/2; how long a head may take, and what is said of one that cannot be read |
 //! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `memory.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
@@ -22,6 +22,7 @@ mod explain;
 mod finish;
 mod front;
 mod headers;
+mod heads;
 mod memory;
 mod models;
 mod peer;
@@ -34,6 +35,7 @@ mod request;
 mod respond;
 mod retry;
 mod signals;
+mod wire;
 
 pub use auth::ClientKeys;
 pub use context::Context;
@@ -121,7 +123,7 @@ pub struct ClientRules {
     /// Other names for models.
     pub aliases: Aliases,
     /// Looks for models that nobody is known to serve.
-    pub search: Option<ModelSearch>,
+    pub search: Option<Arc<ModelSearch>>,
     /// Tokens by which the context lengths of models are shown shorter than they are.
     pub context_margin: u64,
 }

@@ -8,7 +8,7 @@ use super::headers::{drop_hop_by_hop, suit_version};
 use super::redirect::hide_address;
 use crate::api::answer::{StreamReader, StreamState, Usage, WholeReader};
 use crate::api::decoder::Decoder;
-use crate::api::encoding::{Coding, Unread};
+use crate::api::encoding::Coding;
 use crate::api::endpoint::Endpoint;
 use crate::fleet::pins::id_key;
 use crate::fleet::reservation::Reported;
@@ -20,6 +20,7 @@ use http::{HeaderValue, StatusCode, Version};
 use pingora_error::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
+use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 /// What is known of the answer.
@@ -85,13 +86,21 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
     Ok(())
 }
 
-/// An answer is read no further: it is not what its coding says, or expands beyond reason.
-fn cannot_read(why: Unread, ctx: &mut Context) {
-    log::debug!("request {}: its answer cannot be decoded: {why:?}", ctx.id);
-    ctx.relay.decoder = None;
-    ctx.relay.reader = Reader::None;
-    if let Some(attempt) = &mut ctx.attempt {
-        attempt.reservation.shows_no_token();
+/// What a piece says, where the answer is compressed. One that is not what its coding says, or expands beyond reason, is
+/// read no further.
+fn plain<'a>(piece: &'a [u8], ctx: &mut Context) -> Cow<'a, [u8]> {
+    match ctx.relay.decoder.as_mut().map(|decoder| decoder.push(piece)) {
+        None => Cow::Borrowed(piece),
+        Some(Ok(plain)) => Cow::Owned(plain),
+        Some(Err(why)) => {
+            log::debug!("request {}: its answer cannot be decoded: {why:?}", ctx.id);
+            ctx.relay.decoder = None;
+            ctx.relay.reader = Reader::None;
+            if let Some(attempt) = &mut ctx.attempt {
+                attempt.reservation.shows_no_token();
+            }
+            Cow::Borrowed(&[])
+        }
     }
 }
 
@@ -133,15 +142,7 @@ impl Proxy {
     pub(super) fn on_piece(&self, piece: Option<&Bytes>, end: bool, ctx: &mut Context) {
         let piece = piece.map_or(&[][..], |p| p);
         let came = !piece.is_empty();
-        let plain = ctx.relay.decoder.as_mut().map(|decoder| decoder.push(piece));
-        let piece = match &plain {
-            None => piece,
-            Some(Ok(plain)) => plain,
-            Some(Err(why)) => {
-                cannot_read(*why, ctx);
-                &[]
-            }
-        };
+        let piece = &*plain(piece, ctx);
         match &mut ctx.relay.reader {
             Reader::Stream(reader) => {
                 let (state, id) = (reader.push(piece), reader.take_id());

@@ -65,6 +65,9 @@ impl Proxy {
     ) -> Result<()> {
         self.answered(response.status, ctx);
         let status = response.status.as_u16();
+        if status == 404 && ctx.endpoint.is_inference() {
+            Self::doubt_models(ctx);
+        }
         // 503 says busy as often as broken; which, the probes tell
         if matches!(status, 500 | 502 | 504) {
             self.ended(Some(Failure::BadGateway), ctx);

@@ -41,6 +41,13 @@ impl Proxy {
         }
     }
 
+    /// An engine does not know what it was asked for: engines are asked for their models again, beside the request.
+    pub(super) fn doubt_models(ctx: &Context) {
+        if let Some(search) = &ctx.terms.rules.search {
+            search.begin();
+        }
+    }
+
     /// The current attempt has ended, with `failure` or well.
     pub(super) fn ended(&self, failure: Option<Failure>, ctx: &Context) {
         let Some(attempt) = &ctx.attempt else { return };

@@ -231,7 +231,7 @@ fn client_rules(loaded: &Loaded, fleet: &Arc<Fleet>) -> ClientRules {
         keys: keys.map(|keys| ClientKeys::new(keys.iter().map(|key| (key.name.clone(), key.sha256)))),
         cors: Cors::new(&loaded.config.cors.origins),
         aliases: Aliases::new(loaded.config.compat.model_aliases.clone()),
-        search: Some(ModelSearch::new(fleet.clone(), health::readiness(&loaded.config))),
+        search: Some(Arc::new(ModelSearch::new(fleet.clone(), health::readiness(&loaded.config)))),
         context_margin: loaded.config.compat.context_margin.into(),
     }
 }

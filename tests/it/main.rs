@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected should stop")]
 
+mod adapters;
 mod admission;
 mod bodies;
 mod chaos;
@@ -19,6 +20,7 @@ mod faults;
 mod fencing;
 mod flight;
 mod frozen;
+mod heads;
 mod health;
 mod kept;
 mod lane;
@@ -26,10 +28,12 @@ mod leaving;
 mod models;
 mod oddities;
 mod overload;
+mod phases;
 mod ranks;
 mod relaying;
 mod reloading;
 mod routing;
+mod saturated;
 mod seeing;
 mod sessions;
 mod slow_clients;

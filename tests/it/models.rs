@@ -1,9 +1,9 @@
 //! Which model is asked of whom: learned from the engines, shown as one list, and asked for under other names.
 
-use crate::support::client::{Answer, H1, get};
+use crate::support::client::{self, Answer, H1, get};
 use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start};
-use crate::support::until;
+use crate::support::{chat_body, until};
 use xxhash_rust::xxh3::xxh3_64;
 
 async fn post(ramjet: &Ramjet, path: &str, kind: &str, body: &str) -> Answer {
@@ -139,4 +139,24 @@ async fn an_alias_becomes_the_models_own_name_and_no_other_byte_changes() {
         let seen = engine.seen().pop().unwrap();
         assert_eq!((seen.length, seen.hash), (want.len(), xxh3_64(want.as_bytes())), "{path}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_turns_out_to_be_one_of_other_models_loses_its_traffic_with_the_first_request() {
+    let (wrong, right) = (Engine::start().await, Engine::start().await);
+    for engine in [&wrong, &right] {
+        engine.lists(r#"{"id":"m","owned_by":"vllm"}"#);
+    }
+    let replicas = &[&wrong, &right].map(|e| format!("{{ url: \"http://{}\", models: [m] }}", e.addr));
+    let config = "  generation: { mode: off }\nrouting: { policy: round_robin }";
+    let start = Start { replicas, config, probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    until("probed", || async { wrong.probes() > 0 && right.probes() > 0 }).await;
+    wrong.lists(r#"{"id":"m2","owned_by":"vllm"}"#);
+    until("fenced", || async {
+        client::chat(ramjet.api, "status=404", &chat_body(500, "")).await.unwrap();
+        let health = get(ramjet.api, "/health").await.unwrap().json();
+        health["replicas"][0]["fence"] == "model" && health["replicas"][1]["fence"].is_null()
+    })
+    .await;
 }

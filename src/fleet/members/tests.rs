@@ -144,7 +144,7 @@ fn what_is_known_by_slot_follows_the_members() {
     fleet.change(wanted(&["a"]));
     (0..2).for_each(|_| fleet.tidy());
     assert!(fleet.replica(ReplicaId(1)).is_none() && fleet.residency.read().session(Some(end)).is_none());
-    assert_eq!(fleet.residency.read().room(ReplicaId(1), None, 0.0).sessions, 0.0);
+    assert_eq!(fleet.residency.read().others(ReplicaId(1), None).sessions, 0);
     fleet.change(wanted(&["a", "c"]));
     assert_eq!((slot(&fleet, "c"), fits("other")), (Some(ReplicaId(1)), [true, true]));
 }

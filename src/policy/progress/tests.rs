@@ -15,15 +15,16 @@ fn one(expected: Expected) -> (Watch, Ticket) {
     (watch, ticket)
 }
 
-/// When it is fenced, if every question takes 1500 ms and brings `reply`.
+/// When it is fenced, if every question is open for 1500 ms or until there can be a verdict, and brings `reply`.
 fn frozen_at(watch: &mut Watch, reply: Reply, until: f64) -> Option<f64> {
     let (mut asked, mut now) = (Asked::default(), 0.0);
     while now < until {
         now += 250.0;
-        if !asked.is_due(watch.signs(now).unwrap(), L, false) {
+        let signs = watch.signs(now).unwrap();
+        if !asked.is_due(signs, L, false) {
             continue;
         }
-        now += if reply == Reply::Silent { 1500.0 } else { 10.0 };
+        now += if reply == Reply::Silent { signs.left_ms(L, false).clamp(1500.0, 12_000.0) } else { 10.0 };
         if asked.on(reply, watch.signs(now).unwrap(), L, false) {
             return Some(now);
         }
@@ -127,6 +128,25 @@ fn where_everybody_waits_long_it_takes_longer_and_that_is_forgotten() {
     assert!(waits(&[300.0; 5]) <= 3000.0);
     assert!(waits(&[300.0, 4000.0, 300.0]) > 9000.0);
     assert!(waits(&[&[4000.0][..], &[300.0; 60]].concat()) <= 3000.0);
+}
+
+#[test]
+fn what_piles_up_before_a_frozen_engine_makes_nobody_more_patient() {
+    let frozen = |late: &[f64]| {
+        let (mut watch, mut backlog) = (Watch::default(), Backlog::default());
+        let mut begin = |now, prefill_ms| {
+            let ticket = backlog.begin(now, prefill_ms, true);
+            watch.begin(ticket, now, Expected { prefill_ms, ..STREAM });
+        };
+        let early = [(0.0, 100.0), (100.0, 100.0)];
+        early.into_iter().chain(late.iter().map(|prefill| (500.0, *prefill))).for_each(|(now, ms)| begin(now, ms));
+        frozen_at(&mut watch, Reply::Silent, 1e7).unwrap()
+    };
+    // three prompts of a tenth of a second, up to four times as late, and three times that
+    assert_eq!(frozen(&[100.0]), 3600.0);
+    assert_eq!(frozen(&[100.0; 30]), 3600.0);
+    // a long one may have been begun with
+    assert!(frozen(&[100.0, 60_000.0]) > 720_000.0);
 }
 
 #[test]

@@ -131,7 +131,7 @@ pub(crate) async fn get(addr: SocketAddr, path: &str) -> std::io::Result<Answer>
 pub(crate) async fn post(addr: SocketAddr, path: &str, play: &str, body: &str) -> std::io::Result<Answer> {
     let mut h1 = H1::connect(addr).await?;
     let head = chat_head(&format!("x-play: {play}\r\ncontent-length: {}\r\n", body.len()));
-    let head = head.replacen("/v1/chat/completions", path, 1);
+    let head = head.replacen("/v1/chat/completions", path, 1).replacen("ramjet.test", &addr.to_string(), 1);
     h1.stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await?;
     h1.answer().await
 }

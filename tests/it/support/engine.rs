@@ -1,5 +1,6 @@
 //! A scripted engine on raw sockets: it sees every byte, and does what the header `x-play` of a request says.
 
+use super::wire::read_request;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -386,54 +387,4 @@ async fn wait_closed(stream: &mut TcpStream) {
 async fn wait_readable(stream: &mut TcpStream) -> bool {
     let _ready = stream.readable().await;
     false
-}
-
-/// The head as text and the body, decoded; `None` when the peer has closed.
-async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<(String, Vec<u8>)> {
-    let end = loop {
-        if let Some(at) = memchr::memmem::find(buffer, b"\r\n\r\n") {
-            break at + 4;
-        }
-        if stream.read_buf(buffer).await.ok()? == 0 {
-            return None;
-        }
-    };
-    let head = String::from_utf8(buffer[..end].to_vec()).unwrap();
-    let lower = head.to_ascii_lowercase();
-    buffer.drain(..end);
-    if lower.lines().any(|line| line == "transfer-encoding: chunked") {
-        return Some((head, read_chunked(stream, buffer).await?));
-    }
-    let length = lower.lines().find_map(|line| line.strip_prefix("content-length:"));
-    let length = length.map_or(0, |value| value.trim().parse().unwrap());
-    fill(stream, buffer, length).await?;
-    Some((head, buffer.drain(..length).collect()))
-}
-
-async fn fill(stream: &mut TcpStream, buffer: &mut Vec<u8>, length: usize) -> Option<()> {
-    while buffer.len() < length {
-        if stream.read_buf(buffer).await.ok()? == 0 {
-            return None;
-        }
-    }
-    Some(())
-}
-
-async fn read_chunked(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
-    let mut body = Vec::new();
-    loop {
-        let end = loop {
-            if let Some(at) = memchr::memmem::find(buffer, b"\r\n") {
-                break at;
-            }
-            fill(stream, buffer, buffer.len() + 1).await?;
-        };
-        let size = usize::from_str_radix(std::str::from_utf8(&buffer[..end]).unwrap(), 16).unwrap();
-        fill(stream, buffer, end + 2 + size + 2).await?;
-        body.extend_from_slice(&buffer[end + 2..end + 2 + size]);
-        buffer.drain(..end + 2 + size + 2);
-        if size == 0 {
-            return Some(body);
-        }
-    }
 }

@@ -5,6 +5,7 @@ pub(crate) mod dns;
 pub(crate) mod engine;
 pub(crate) mod hex;
 pub(crate) mod ramjet;
+mod wire;
 
 use std::future::Future;
 use std::time::{Duration, Instant};
