@@ -42,8 +42,8 @@ impl Proxy {
     }
 
     /// An engine does not know what it was asked for: engines are asked for their models again, beside the request.
-    pub(super) fn doubt_models(ctx: &Context) {
-        if let Some(search) = &ctx.terms.rules.search {
+    pub(super) fn doubt_models(&self) {
+        if let Some(search) = &self.terms.load().rules.search {
             search.begin();
         }
     }
