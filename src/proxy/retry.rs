@@ -66,7 +66,7 @@ impl Proxy {
         self.answered(response.status, ctx);
         let status = response.status.as_u16();
         if status == 404 && ctx.endpoint.is_inference() {
-            Self::doubt_models(ctx);
+            self.doubt_models();
         }
         // 503 says busy as often as broken; which, the probes tell
         if matches!(status, 500 | 502 | 504) {
