@@ -9,6 +9,7 @@ use super::kind::Scalar;
 use super::problem::{Origin, Problem, quoted};
 use super::reader::Reader;
 use super::table::{AdminAccess, Config, WrittenReplica};
+use super::tls;
 use super::units::Quantity;
 use super::url::{ReplicaUrl, Url};
 use super::values::{Lane, Replica, Secret};
@@ -50,6 +51,7 @@ fn fleet(every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) ->
     for (index, replica) in written.into_iter().enumerate() {
         let path = format!("fleet.replicas[{index}]");
         let api_key = every.api_key.clone().or_else(|| api_key(&replica, &path, env, reader));
+        let tls = tls::upstream(&replica, &path, reader);
         let WrittenReplica { name, url, models, dp_ranks, lane, node, kv_capacity_tokens, .. } = replica;
         if let Some(name) = &name {
             names.claim(name, format!("{path}.name"), reader);
@@ -68,7 +70,7 @@ fn fleet(every: &EveryReplica, env: &[(String, String)], reader: &mut Reader) ->
         let node = node.unwrap_or_else(|| url.host.clone());
         let (host, port, prefix) = (url.host, url.port, url.prefix);
         let rank = None;
-        let engine = Replica { name, host, port, prefix, models, api_key, rank, lane, node, kv_capacity_tokens };
+        let engine = Replica { name, host, port, prefix, tls, models, api_key, rank, lane, node, kv_capacity_tokens };
         ranks(engine, dp_ranks, &mut replicas);
     }
     replicas

@@ -94,6 +94,18 @@ settings! {
             ListOf { min: 1, item: AnyAddr };
         /// For operators: metrics and the admin API. Keep it off public networks.
         admin: SocketAddr = local(Ipv4Addr::LOCALHOST, 9090), TcpAddr;
+        /// TLS for clients, on all TCP addresses of api: HTTP/2 and HTTP/1.1, TLS 1.2 and 1.3. Off without cert and key.
+        tls: Tls = Tls::default(), nested();
+    }
+
+    /// TLS for clients. The files are read again when one of them has changed, and at SIGHUP.
+    pub struct Tls {
+        /// The certificate, followed by those of its issuers, as PEM.
+        cert: Option<PathBuf> = None, OrNull(FilePath);
+        /// Its private key, as PEM.
+        key: Option<PathBuf> = None, OrNull(FilePath);
+        /// The issuers of client certificates, as PEM. With it, a client without such a certificate is refused.
+        client_ca: Option<PathBuf> = None, OrNull(FilePath);
     }
 
     /// The engines.
@@ -106,8 +118,12 @@ settings! {
     pub(super) struct WrittenReplica {
         /// Its name in metrics, logs and decisions, unique in the fleet. Null: host:port of its URL.
         name: Option<String> = None, OrNull(NAME);
-        /// Where it is. The port is 80 unless given; a path such as /v1 at the end is never doubled.
+        /// Where it is. The port is 80, or 443 for https, unless given; a path such as /v1 at the end is never doubled.
         url: Option<Url> = None, Required(ReplicaUrl);
+        /// The issuers of its certificate, as PEM, for https. Null: those that the system trusts.
+        ca_file: Option<PathBuf> = None, OrNull(FilePath);
+        /// Whether its certificate is verified. Without, anybody on the way can read and change everything.
+        tls_verify: bool = true, Switch;
         /// The models it serves. Empty: those that it lists on /v1/models.
         models: Vec<String> = Vec::new(), ListOf { min: 0, item: LINE };
         /// The environment variable that holds the key sent to it.

@@ -12,6 +12,7 @@
 use super::exchange::{Question, exchange};
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
+use crate::fleet::transport::connector;
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::policy::progress::Limits;
 use crate::types::ProbeMode;
@@ -73,7 +74,7 @@ pub(super) struct Asker(Connector);
 
 impl Asker {
     pub(super) fn new() -> Self {
-        Asker(Connector::new(None))
+        Asker(connector())
     }
 
     /// Asks within `timeout`, all endpoints together.

@@ -10,6 +10,7 @@ use crate::api::catalogue::Catalogue;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
 use crate::fleet::selection::replica_of;
+use crate::fleet::transport::connector;
 use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
 use async_trait::async_trait;
 use http::Method;
@@ -46,7 +47,7 @@ pub struct ReadinessProbe {
 impl ReadinessProbe {
     /// A probe of the replicas of `fleet`.
     pub fn new(fleet: Arc<Fleet>, spec: ReadinessSpec) -> Self {
-        ReadinessProbe { fleet, spec, connector: Connector::new(None) }
+        ReadinessProbe { fleet, spec, connector: connector() }
     }
 
     /// Where nobody answers, the replica is looked for elsewhere and asked there.

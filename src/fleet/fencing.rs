@@ -85,6 +85,7 @@ mod tests {
             authority: http::HeaderValue::from_static("h"),
             models: vec![(*model).to_owned()],
             authorization: None,
+            tls: None,
             role: Role::default(),
         };
         let params = Params {

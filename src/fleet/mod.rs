@@ -24,6 +24,7 @@ pub mod replica;
 pub mod reservation;
 pub mod router;
 pub mod selection;
+pub mod transport;
 
 use crate::api::catalogue::Catalogue;
 use crate::policy::cost::{Prospect, Tokens};
@@ -376,6 +377,7 @@ mod tests {
             authority: http::HeaderValue::from_static("h"),
             models: vec![],
             authorization: None,
+            tls: None,
             role: replica::Role::default(),
         };
         let params = Params {

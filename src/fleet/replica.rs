@@ -1,5 +1,6 @@
 //! One replica: where it is, what it serves, how it is, and what is promised to it.
 
+use super::transport::UpstreamTls;
 use crate::api::catalogue::Catalogue;
 use crate::policy::backlog::Backlog;
 use crate::policy::cost::Prospect;
@@ -48,6 +49,8 @@ pub struct ReplicaSpec {
     pub models: Vec<String>,
     /// The value of `Authorization`, if the engine has a key of its own; marked sensitive.
     pub authorization: Option<HeaderValue>,
+    /// How it is known to be itself; `None` for one that is reached without TLS.
+    pub tls: Option<UpstreamTls>,
     /// What it is in the fleet.
     pub role: Role,
 }

@@ -185,6 +185,7 @@ mod tests {
             authority: HeaderValue::from_static("h"),
             models: vec![],
             authorization: None,
+            tls: None,
             role: Role::default(),
         };
         Arc::new(Replica::new(ReplicaId(0), spec))

@@ -1,4 +1,4 @@
-//! The first bytes of a client's connection: HTTP/1 or HTTP/2 in clear text, and how long a head may take.
+//! The first bytes of a client's connection: HTTP/1 or HTTP/2, and how long a head may take.
 //!
 //! Pingora can tell the versions apart itself, but waits for the 24 bytes of an HTTP/2 preface to do so, without a time
 //! limit: a connection that says nothing would stay for ever, and so would a short request. Three bytes are enough (no
@@ -16,10 +16,10 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use memchr::memchr_iter;
 use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
-use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v1::server::HttpSession as SessionV1;
 use pingora_core::protocols::http::v2::server::default_h2_options;
+use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::server::ShutdownWatch;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::{HttpProxy, http_proxy};
@@ -123,6 +123,10 @@ impl ServerApp for Front {
 
 /// Whether a connection begins with an HTTP/2 preface; `None` when it ends before that can be told.
 async fn is_http2(stream: &mut Stream) -> Option<bool> {
+    if stream.get_ssl_digest().is_some() {
+        // settled in the handshake
+        return Some(stream.selected_alpn_proto() == Some(ALPN::H2));
+    }
     let mut first = [0; PREFACE.len()];
     let peeked = stream.try_peek(&mut first).await.ok()?;
     if !peeked || first != *PREFACE {

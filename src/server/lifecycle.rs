@@ -1,5 +1,6 @@
 //! What the process does when it is told something: stop, or read its configuration again.
 
+use super::tls::Certificates;
 use crate::telemetry::metrics::Metrics;
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -104,7 +105,9 @@ fn goes_away(phase: &ExecutionPhase) -> bool {
 }
 
 /// Survives SIGHUP, which would end the process and every stream with it.
-pub(super) struct Hangup;
+pub(super) struct Hangup {
+    pub(super) certificates: Option<Arc<Certificates>>,
+}
 
 #[async_trait]
 impl BackgroundService for Hangup {
@@ -114,7 +117,12 @@ impl BackgroundService for Hangup {
         };
         loop {
             tokio::select! {
-                _ = hangup.recv() => log::warn!("SIGHUP is ignored: restart to apply a new configuration"),
+                _ = hangup.recv() => {
+                    log::warn!("SIGHUP is ignored, but for certificates: restart to apply a new configuration");
+                    if let Some(certificates) = &self.certificates {
+                        certificates.reload_certificates();
+                    }
+                }
                 changed = shutdown.changed() => if changed.is_err() || *shutdown.borrow() { return },
             }
         }

@@ -2,6 +2,7 @@
 
 mod health;
 mod lifecycle;
+mod tls;
 
 use crate::admin::{Access, Admin};
 use crate::api::compat::Compat;
@@ -18,6 +19,7 @@ use crate::fleet::gate;
 use crate::fleet::replica::{ReplicaSpec, Role};
 use crate::fleet::router::Router;
 use crate::fleet::selection::CacheAware;
+use crate::fleet::transport::UpstreamTls;
 use crate::fleet::{Fleet, Rules};
 use crate::policy::flight::FlightParams;
 use crate::policy::lane::Lane;
@@ -29,7 +31,7 @@ use crate::proxy::{ClientKeys, ClientRules, Cors, Front, Phases, PriorityRules, 
 use crate::telemetry::decisions::Decisions;
 use crate::telemetry::metrics::Metrics;
 use http::HeaderValue;
-use pingora_core::listeners::TcpSocketOptions;
+use pingora_core::listeners::{ListenerConfig, TcpSocketOptions};
 use pingora_core::server::configuration::Opt;
 use pingora_core::server::{RunArgs, Server};
 use pingora_core::services::background::background_service;
@@ -40,6 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 use thiserror::Error;
+use tls::Certificates;
 
 /// How often host names are resolved again.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
@@ -90,7 +93,8 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let proxy =
         Proxy::new(router, seen.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
-    let api = api_service(&server, config, &proxy, open_http2.clone());
+    let certificates = loaded.tls.clone().map(|tls| Certificates::new(config.listen.tls.clone(), tls));
+    let api = api_service(&server, config, &proxy, (open_http2.clone(), certificates.as_ref()));
     let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
     let admin = Admin::new(fleet.clone(), seen, draining.clone(), access);
     let mut admin = Service::new("admin".to_owned(), admin);
@@ -113,7 +117,10 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
     let signals = lifecycle::Signals { grace: config.server.grace, draining: draining.clone() };
     server.add_service(background_service("drain", lifecycle::Drain { metrics, draining, open_http2, phases }));
-    server.add_service(background_service("hangup", lifecycle::Hangup));
+    server.add_service(background_service("hangup", lifecycle::Hangup { certificates: certificates.clone() }));
+    if let Some(certificates) = certificates {
+        server.add_service(background_service("certificates", tls::Renewal(certificates)));
+    }
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
     std::process::exit(0)
 }
@@ -137,9 +144,9 @@ fn replicas(config: &Config) -> Result<Vec<ReplicaSpec>, StartError> {
 
 fn replica(r: &config::Replica) -> Result<ReplicaSpec, StartError> {
     let unfit = |_| StartError::Header(r.name.clone());
-    let authority = match r.port {
-        80 => r.host.clone(),
-        port => format!("{}:{port}", r.host),
+    let authority = match (r.port, r.tls.is_some()) {
+        (80, false) | (443, true) => r.host.clone(),
+        (port, _) => format!("{}:{port}", r.host),
     };
     let bearer = |key: &config::Secret| {
         let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))?;
@@ -154,6 +161,7 @@ fn replica(r: &config::Replica) -> Result<ReplicaSpec, StartError> {
         authority: HeaderValue::try_from(authority).map_err(unfit)?,
         models: r.models.clone(),
         authorization: r.api_key.as_ref().map(bearer).transpose().map_err(unfit)?,
+        tls: r.tls.as_ref().map(|tls| UpstreamTls::new(tls.verify, &tls.issuers)),
         role: Role { rank: r.rank, in_lane: r.lane.is_some(), node: r.node.clone(), kv_capacity: r.kv_capacity_tokens },
     })
 }
@@ -259,12 +267,23 @@ fn discover_once(balancer: &LoadBalancer<CacheAware>) -> Result<(), StartError> 
     runtime.block_on(balancer.update()).map_err(|e| StartError::Discovery(e.to_string()))
 }
 
-fn api_service(server: &Server, config: &Config, proxy: &Proxy, open_http2: Arc<AtomicUsize>) -> Service<Front> {
+fn api_service(
+    server: &Server,
+    config: &Config,
+    proxy: &Proxy,
+    (open_http2, certificates): (Arc<AtomicUsize>, Option<&Arc<Certificates>>),
+) -> Service<Front> {
     let mut service = Service::new("api".to_owned(), Front::new(proxy, &server.configuration, open_http2));
     service.threads = Some(server.configuration.threads);
     for address in &config.listen.api {
         match address {
-            ListenAddr::Tcp(address) => service.add_tcp_with_settings(&address.to_string(), socket_options(config)),
+            ListenAddr::Tcp(address) => {
+                let mut listener = ListenerConfig::tcp(address.to_string()).tcp_socket_options(socket_options(config));
+                if let Some(certificates) = certificates {
+                    listener = listener.tls(tls::settings(certificates));
+                }
+                service.add_listener(listener);
+            }
             ListenAddr::Unix(path) => service.add_uds(&path.to_string_lossy(), None),
         }
     }

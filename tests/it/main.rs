@@ -1,6 +1,11 @@
 //! Promises kept by the real binary on real sockets. One file per promise; engines are scripted or simulated.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected should stop")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that meets the unexpected should stop"
+)]
 
 mod bodies;
 mod chaos;
@@ -29,4 +34,5 @@ mod slow_clients;
 mod starting;
 mod support;
 mod tidy;
+mod tls;
 mod upgrades;

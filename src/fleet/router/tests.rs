@@ -25,6 +25,7 @@ async fn router(policy: PolicyKind, replicas: u16) -> Arc<Router> {
         authority: HeaderValue::from_static("h"),
         models: vec![],
         authorization: None,
+        tls: None,
         role: Role::default(),
     };
     let params = Params {

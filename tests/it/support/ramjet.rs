@@ -21,6 +21,8 @@ pub(crate) struct Start<'a> {
     pub(crate) replicas: &'a [String],
     /// YAML without `fleet`, `listen` and `health`; it may begin with further keys of `health`, indented by two.
     pub(crate) config: &'a str,
+    /// Further keys of `listen` as YAML, such as `tls: {…}`: clients are then not asked in clear text.
+    pub(crate) listen: &'a str,
     pub(crate) env: &'a [(&'a str, &'a str)],
     /// Where clients connect, if the environment must know it.
     pub(crate) api: Option<SocketAddr>,
@@ -36,6 +38,7 @@ impl Default for Start<'_> {
             upstreams: &[],
             replicas: &[],
             config: "",
+            listen: "",
             env: &[],
             api: None,
             admin: None,
@@ -87,8 +90,15 @@ impl Ramjet {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
         let mut ramjet = Ramjet { child: command.spawn().unwrap(), api, admin };
-        let answers =
-            || async { client::get(api, "/health").await.is_ok() && client::get(admin, "/livez").await.is_ok() };
+        let in_clear = start.listen.is_empty();
+        let answers = || async {
+            let serves = if in_clear {
+                client::get(api, "/health").await.is_ok()
+            } else {
+                tokio::net::TcpStream::connect(api).await.is_ok()
+            };
+            serves && client::get(admin, "/livez").await.is_ok()
+        };
         super::until("ramjet answers on both listeners", answers).await;
         assert!(ramjet.ended().is_none(), "ramjet ended at its start");
         std::fs::remove_file(file).unwrap();
@@ -155,9 +165,9 @@ fn configuration(start: &Start<'_>, api: SocketAddr, admin: SocketAddr) -> Strin
     let plain = start.upstreams.iter().map(|u| format!("{{ url: \"http://{u}\" }}"));
     let replicas: String = plain.chain(start.replicas.iter().cloned()).map(|r| format!("    - {r}\n")).collect();
     format!(
-        "fleet:\n  replicas:\n{replicas}listen:\n  api: [\"{api}\"]\n  admin: \"{admin}\"\nhealth:\n  \
+        "fleet:\n  replicas:\n{replicas}listen:\n  api: [\"{api}\"]\n  admin: \"{admin}\"\n  {}\nhealth:\n  \
          readiness: {{ interval: {}, timeout: 2s, path: \"{}\" }}\n{}\n",
-        start.probe_every, start.probe_path, start.config
+        start.listen, start.probe_every, start.probe_path, start.config
     )
 }
 
