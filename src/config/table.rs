@@ -378,10 +378,12 @@ settings! {
         threads: Option<u32> = None, OrNull(count(1..=1024));
         /// Where a daemon writes its process id.
         pid_file: PathBuf = PathBuf::from("/run/ramjet.pid"), FilePath;
-        /// The socket over which an upgrade takes the listeners from the old process.
+        /// The socket at which a process waits for its successor (`ramjet upgrade`). Best in a folder that is its user's
+        /// alone. Where it cannot be made, ramjet serves and cannot be upgraded.
         upgrade_sock: PathBuf = PathBuf::from("/run/ramjet.upgrade.sock"), FilePath;
         /// After SIGTERM, how long requests are still taken while health says draining, so that balancers look
-        /// elsewhere. A second SIGTERM ends ramjet at once.
+        /// elsewhere. A second SIGTERM ends ramjet at once. After a hand-over, how long clients keep their idle
+        /// connections to the process that goes.
         grace: Duration = secs(5), span(ms(0)..=hours(1));
         /// After that, how long running requests may take to finish.
         drain_limit: Duration = mins(30), span(ms(0)..=hours(24));

@@ -29,6 +29,8 @@ const MODELS: &str = "/v1/models";
 pub struct ReadinessSpec {
     /// The path, without a replica's own prefix.
     pub path: String,
+    /// The usual time between two probes of a replica, in milliseconds.
+    pub every_ms: f64,
     /// From the first byte of the connection to the last of the answer.
     pub timeout: Duration,
     /// How many in a row turn the state.
@@ -124,6 +126,9 @@ impl HealthCheck for ReadinessProbe {
         let Some(replica) = self.fleet.replica(replica_of(target)) else {
             return Error::e_explain(ErrorType::InternalError, "a backend without a replica");
         };
+        if self.fleet.is_retired() || !replica.probes.begins_readiness(self.fleet.clock().now(), self.spec.every_ms) {
+            return standing(replica);
+        }
         let seen = self.observe(replica).await;
         if self.is_excused(seen, replica) {
             replica.suppress();
@@ -144,11 +149,16 @@ impl HealthCheck for ReadinessProbe {
         if seen == Observation::Ready {
             self.ask_for_capacity(replica).await;
         }
-        if replica.is_healthy() { Ok(()) } else { Error::e_explain(ErrorType::ConnectError, "not ready") }
+        standing(replica)
     }
 
     /// One: hysteresis is applied before the crate sees an outcome.
     fn health_threshold(&self, _success: bool) -> usize {
         1
     }
+}
+
+/// What the crate is told of a replica.
+fn standing(replica: &Replica) -> Result<()> {
+    if replica.is_healthy() { Ok(()) } else { Error::e_explain(ErrorType::ConnectError, "not ready") }
 }

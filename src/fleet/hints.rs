@@ -4,6 +4,7 @@
 //! what was old is forgotten. So a session stays known until at least 32,768 others were used after it, and nothing is
 //! sorted.
 
+use crate::pack::record;
 use crate::types::ReplicaId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -30,6 +31,8 @@ pub struct Last {
     pub tokens: f32,
 }
 
+record!(Last { replica, tokens });
+
 #[derive(Debug, Default)]
 struct Halves {
     young: HashMap<u64, Last>,
@@ -45,6 +48,19 @@ impl Default for Hints {
 }
 
 impl Hints {
+    /// The number that names are hashed with, and all that is known, the older half first.
+    pub fn all(&self) -> (u64, Vec<(u64, Last)>) {
+        let halves = self.halves.lock();
+        (self.secret, halves.old.iter().chain(&halves.young).map(|(key, last)| (*key, *last)).collect())
+    }
+
+    /// Takes in what another process knew.
+    pub fn restore(&mut self, secret: u64, known: impl Iterator<Item = (u64, Last)>) {
+        self.secret = secret;
+        let halves = self.halves.get_mut();
+        known.for_each(|(key, last)| halves.put(key, last));
+    }
+
     /// Where the session of this key was last.
     pub fn home(&self, key: u64) -> Option<ReplicaId> {
         self.last(key).map(|last| last.replica)

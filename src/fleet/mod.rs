@@ -24,6 +24,7 @@ pub mod replica;
 pub mod reservation;
 pub mod router;
 pub mod selection;
+pub mod state;
 pub mod transport;
 
 use crate::api::catalogue::Catalogue;
@@ -70,6 +71,8 @@ pub struct Fleet {
     rules: Rules,
     /// Held while a passive signal decides whether to fence.
     fencing: Mutex<()>,
+    /// Whether another process has taken over.
+    retired: AtomicBool,
 }
 
 /// What shapes a choice besides the policy.
@@ -115,6 +118,7 @@ impl Fleet {
             params,
             rules: Rules::default(),
             fencing: Mutex::new(()),
+            retired: AtomicBool::new(false),
             replicas,
         }
     }

@@ -1,5 +1,8 @@
 //! One replica: where it is, what it serves, how it is, and what is promised to it.
 
+pub mod state;
+
+use super::clock::{never, time_bits, time_of};
 use super::transport::UpstreamTls;
 use crate::api::catalogue::Catalogue;
 use crate::policy::backlog::Backlog;
@@ -13,6 +16,7 @@ use crate::types::ReplicaId;
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use parking_lot::{Mutex, RwLock};
+use state::ProbeTimes;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -106,6 +110,8 @@ pub struct Replica {
     transitions: [AtomicU64; State::COUNT],
     /// What its engine listed last.
     catalogue: ArcSwapOption<Catalogue>,
+    /// When it was probed last.
+    pub probes: ProbeTimes,
     /// Whether somebody is looking for its address.
     searching: AtomicBool,
 }
@@ -113,20 +119,6 @@ pub struct Replica {
 const HEALTHY: u8 = 0;
 const RECOVERING: u8 = 1;
 const DRAINING: u8 = 2;
-
-/// A time that never was, as bits.
-fn never() -> AtomicU64 {
-    AtomicU64::new(0)
-}
-
-/// A time as bits that are ordered as times are: the bits of positive numbers.
-fn time_bits(now: f64) -> u64 {
-    now.max(f64::MIN_POSITIVE).to_bits()
-}
-
-fn time_of(bits: u64) -> f64 {
-    if bits == 0 { f64::NEG_INFINITY } else { f64::from_bits(bits) }
-}
 
 /// What is promised to a replica, and how fast it is believed to be.
 #[derive(Debug)]
@@ -160,6 +152,7 @@ impl Replica {
             suppressed: AtomicU64::new(0),
             transitions: Default::default(),
             catalogue: ArcSwapOption::empty(),
+            probes: ProbeTimes::default(),
             searching: AtomicBool::new(false),
         }
     }

@@ -7,6 +7,7 @@
 //!
 //! Refused: to count what says *busy* (429, 503) or what a client did wrong (4xx). Whoever calls does not report those.
 
+use crate::pack::{Pack, record};
 use std::collections::VecDeque;
 
 /// The most requests that a replica on trial has at a time.
@@ -59,6 +60,43 @@ enum State {
         pause: f64,
         good: u32,
     },
+}
+
+record!(Errors { recent, state });
+
+impl Pack for Ended {
+    fn pack(&self, out: &mut Vec<u8>) {
+        match self {
+            Ended::Well => None,
+            Ended::Badly(print) => Some(*print),
+        }
+        .pack(out);
+    }
+
+    fn unpack(from: &mut &[u8]) -> Option<Self> {
+        Some(Option::unpack(from)?.map_or(Ended::Well, Ended::Badly))
+    }
+}
+
+impl Pack for State {
+    fn pack(&self, out: &mut Vec<u8>) {
+        match *self {
+            State::Trusted => (0u8, 0.0, (0.0, 0)),
+            State::Fenced { until, pause } => (1, until, (pause, 0)),
+            State::Trial { since, pause, good } => (2, since, (pause, good)),
+        }
+        .pack(out);
+    }
+
+    fn unpack(from: &mut &[u8]) -> Option<Self> {
+        let (kind, at, (pause, good)) = <(u8, f64, (f64, u32))>::unpack(from)?;
+        match kind {
+            0 => Some(State::Trusted),
+            1 => Some(State::Fenced { until: at, pause }),
+            2 => Some(State::Trial { since: at, pause, good }),
+            _ => None,
+        }
+    }
 }
 
 impl Errors {

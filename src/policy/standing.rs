@@ -3,6 +3,7 @@
 
 use super::errors::Errors;
 use super::health::{FenceReason, Health, Observation, Thresholds, Transition};
+use crate::pack::record;
 
 /// Whether new requests may come. The words appear in `/health` and in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +28,8 @@ pub struct Standing {
     /// Whether an operator keeps new requests away.
     pub draining: bool,
 }
+
+record!(Standing { readiness, generation, errors, draining });
 
 impl State {
     /// How many states there are, a fence counted once for each reason.
@@ -73,6 +76,11 @@ impl State {
 }
 
 impl Standing {
+    /// Nothing is known but whether an operator keeps new requests away.
+    pub fn said(draining: bool) -> Self {
+        Standing { draining, ..Standing::default() }
+    }
+
     /// The state.
     pub fn state(&self) -> State {
         let probes = self.readiness.fence().or(self.generation.fence());

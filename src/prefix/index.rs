@@ -7,6 +7,8 @@
 //! its last block to its first, so a block is never older than what follows it: plain LRU order then *is* leaf-first
 //! order, and a trunk outlives its twigs without a tree being kept.
 
+pub mod state;
+
 use super::lru::{Mark, Marks, Stamp};
 use super::replica_set::{ReplicaSets, SetId};
 use crate::types::ReplicaId;

@@ -11,6 +11,7 @@
 //! "Used" is told by the numbers of claims, which count over the whole fleet and wrap; a log of what each claim touched
 //! turns them into distances. A replica of known capacity starts with it; any other one with no limit.
 
+use crate::pack::record;
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
@@ -48,6 +49,8 @@ pub struct LruModel {
     read: f64,
     returned: f64,
 }
+
+record!(LruModel { log, keeps, capacity, outlived, floor, read, returned });
 
 /// Entries of the log; when it is full, those of its older half are joined two by two.
 const LOG: usize = 2048;

@@ -3,6 +3,7 @@
 //! reports. So the end of a prompt says of the next one where it was, to the token, which matters most to prompts that
 //! are shorter than a few blocks. Bounded: a table of the last turns, the older half of which goes at once.
 
+use crate::pack::record;
 use crate::types::ReplicaId;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -28,6 +29,8 @@ pub struct Turn {
     pub block: f64,
 }
 
+record!(Turn { replica, tokens, block });
+
 type Half = HashMap<u64, Turn, BuildHasherDefault<AsItIs>>;
 
 impl Turn {
@@ -49,6 +52,11 @@ impl Turns {
     /// Who answered the prompt that ends at `print`.
     pub fn get(&self, print: u64) -> Option<Turn> {
         self.young.get(&print).or_else(|| self.old.get(&print)).copied()
+    }
+
+    /// All that is known, the older half first.
+    pub fn all(&self) -> Vec<(u64, Turn)> {
+        self.old.iter().chain(&self.young).map(|(print, turn)| (*print, *turn)).collect()
     }
 
     /// Heap bytes in use, about.

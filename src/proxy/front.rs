@@ -23,8 +23,8 @@ use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::server::ShutdownWatch;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::{HttpProxy, http_proxy};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
@@ -46,6 +46,9 @@ pub struct Front {
     http1: Arc<HttpProxy<Proxy>>,
     http2: Arc<HttpProxy<Proxy>>,
     open_http2: Arc<AtomicUsize>,
+    /// What ends idle HTTP/1 connections, where that is later than the end of the listeners. HTTP/2 ends in good order:
+    /// its clients are told in advance.
+    shutdown: Arc<OnceLock<ShutdownWatch>>,
     /// How long a head may take.
     patience: Duration,
 }
@@ -62,8 +65,13 @@ pub(super) fn request_begins() {
 }
 
 impl Front {
-    /// Serves `proxy` in both versions; `open_http2` counts the open HTTP/2 connections.
-    pub fn new(proxy: &Proxy, conf: &Arc<ServerConf>, open_http2: Arc<AtomicUsize>) -> Self {
+    /// Serves `proxy` in both versions; `open_http2` counts the open HTTP/2 connections, `shutdown` ends idle HTTP/1 ones.
+    pub fn new(
+        proxy: &Proxy,
+        conf: &Arc<ServerConf>,
+        open_http2: Arc<AtomicUsize>,
+        shutdown: Arc<OnceLock<ShutdownWatch>>,
+    ) -> Self {
         let mut http2 = http_proxy(conf, proxy.clone());
         let mut options = HttpServerOptions::default();
         options.h2c = true;
@@ -73,7 +81,8 @@ impl Front {
         h2.initial_window_size(H2_STREAM_WINDOW).initial_connection_window_size(H2_CONNECTION_WINDOW);
         http2.h2_options = Some(h2);
         let http1 = Arc::new(http_proxy(conf, proxy.clone()));
-        Front { http1, http2: Arc::new(http2), open_http2, patience: proxy.settings.phases.client_header }
+        let patience = proxy.settings.phases.client_header;
+        Front { http1, http2: Arc::new(http2), open_http2, shutdown, patience }
     }
 
     /// As Pingora does it, but for the time that heads may take.
@@ -112,11 +121,15 @@ impl ServerApp for Front {
             let _open = OpenConnection::new(&self.open_http2);
             return self.http2.process_new(stream, shutdown).await;
         }
-        self.serve_http1(stream, deadline, shutdown).await;
+        self.serve_http1(stream, deadline, self.shutdown.get().unwrap_or(shutdown)).await;
         None
     }
 
+    /// Ends idle connections: not when the listeners have ended, but when connections are to.
     async fn cleanup(&self) {
+        if let Some(mut shutdown) = self.shutdown.get().cloned() {
+            drop(shutdown.wait_for(|down| *down).await);
+        }
         tokio::join!(ServerApp::cleanup(&*self.http1), ServerApp::cleanup(&*self.http2));
     }
 }

@@ -15,6 +15,7 @@ pub(super) fn readiness(config: &Config) -> ReadinessSpec {
     let readiness = &config.health.readiness;
     ReadinessSpec {
         path: readiness.path.clone(),
+        every_ms: millis(readiness.interval),
         timeout: readiness.timeout,
         thresholds: Thresholds { failures: readiness.failures, successes: readiness.successes },
         suppress_after_success: config.health.generation.suppress_after_success,

@@ -1,8 +1,11 @@
 //! The composition root: from a configuration to running services. Everything is built here, nothing is decided.
 
+mod handover;
 mod health;
 mod lifecycle;
 mod tls;
+
+pub use handover::{NotUpgraded, upgrade};
 
 use crate::admin::{Access, Admin};
 use crate::api::compat::Compat;
@@ -30,14 +33,19 @@ use crate::proxy::keepalive;
 use crate::proxy::{ClientKeys, ClientRules, Cors, Front, Phases, PriorityRules, PromptShape, Proxy, Settings};
 use crate::telemetry::decisions::Decisions;
 use crate::telemetry::metrics::Metrics;
+use handover::{Early, Handover, Inheritance, Known, Snapshot, Succession};
 use http::HeaderValue;
+use lifecycle::Going;
 use pingora_core::listeners::{ListenerConfig, TcpSocketOptions};
 use pingora_core::server::configuration::Opt;
 use pingora_core::server::{RunArgs, Server};
+use pingora_core::services::Service as _;
 use pingora_core::services::background::background_service;
 use pingora_core::services::listening::Service;
 use pingora_load_balancing::{Backends, LoadBalancer};
 use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
@@ -64,6 +72,14 @@ pub enum StartError {
     /// A value that cannot be a header.
     #[error("replica {0}: its host or key cannot be sent in a header")]
     Header(String),
+    /// The running process gives nothing away.
+    #[error("cannot take over from the ramjet that waits at {socket}: {cause}")]
+    Upgrade {
+        /// `server.upgrade_sock`.
+        socket: String,
+        /// What the system or the other process said.
+        cause: std::io::Error,
+    },
     /// A metric was declared twice.
     #[error("cannot declare the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -75,63 +91,109 @@ pub enum StartError {
 /// [`StartError`]; nothing has been served then.
 pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, StartError> {
     let config = &loaded.config;
-    if !cli.upgrade {
-        check_addresses(config)?;
-    }
-    let metrics = Arc::new(Metrics::new()?);
+    let mut inheritance = cli.upgrade.then(|| inherit(config)).transpose()?;
+    check_addresses(config, inheritance.as_ref())?;
+    let snapshot = inheritance.as_mut().and_then(|given| given.snapshot.take());
+    let Known { fleet, metrics, secret } = known(config, snapshot)?;
     let seen = (metrics.clone(), Arc::new(Decisions::default()));
-    let fleet = Fleet::new(replicas(config)?, params(config), config.routing.index_memory);
-    let fleet = Arc::new(fleet.under(rules(config)));
     let balancer = balancer(config, &fleet);
     discover_once(&balancer)?;
 
-    let opt = Opt { upgrade: cli.upgrade, daemon: cli.daemon, ..Opt::default() };
-    let mut server = Server::new_with_opt_and_conf(opt, config::pingora::server_conf(config, cli.daemon));
+    let opt = Opt { daemon: cli.daemon, ..Opt::default() };
+    let pid_files = pid_files(config, cli);
+    let mut conf = config::pingora::server_conf(config, cli.daemon);
+    if let Some([next, _]) = &pid_files {
+        conf.pid_file = next.to_string_lossy().into_owned();
+    }
+    let mut server = Server::new_with_opt_and_conf(opt, conf);
+    server.bootstrap();
     let background = background_service("replicas", balancer);
     let router = Arc::new(Router::new(fleet.clone(), background.task()).limited(limits(config)));
     let draining = Arc::new(AtomicBool::new(false));
-    let proxy =
-        Proxy::new(router, seen.clone(), settings(config), client_rules(loaded, &fleet), draining.clone(), random());
+    let settings = settings(config, secret);
+    let proxy = Proxy::new(router, seen.clone(), settings, client_rules(loaded, &fleet), draining.clone(), random());
     let open_http2 = Arc::new(AtomicUsize::new(0));
+    let going = Going { metrics: metrics.clone(), draining: draining.clone(), open_http2: open_http2.clone() };
+    let own = Known { fleet: fleet.clone(), metrics, secret };
+    let succession = Succession::new(config.server.upgrade_sock.clone(), own, draining.clone(), random());
     let certificates = loaded.tls.clone().map(|tls| Certificates::new(config.listen.tls.clone(), tls));
-    let api = api_service(&server, config, &proxy, (open_http2.clone(), certificates.as_ref()));
-    let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
-    let admin = Admin::new(fleet.clone(), seen, draining.clone(), access);
-    let mut admin = Service::new("admin".to_owned(), admin);
-    admin.add_tcp(&config.listen.admin.to_string());
-    admin.threads = Some(1);
+    let api = api_service(&server, config, &proxy, (open_http2, certificates.as_ref()), &succession);
+    let admin = admin_service(loaded, &fleet, seen, draining, &succession);
 
-    if cli.daemon {
-        let boot = server.bootstrap_as_a_service();
-        server.add_service(api).add_dependency(&boot);
-        server.add_service(admin).add_dependency(&boot);
-    } else {
-        server.bootstrap();
-        server.add_service(api);
-        server.add_service(admin);
-    }
+    let of = |addresses: Option<Vec<String>>| addresses.into_iter().flatten().collect();
+    let wanted = [of(api.listen_addresses()), of(admin.listen_addresses())];
+    let handover = server.add_service(Handover { succession: succession.clone(), inheritance, wanted, pid_files });
+    server.add_service(api).add_dependency(&handover);
+    server.add_service(admin).add_dependency(&handover);
     server.add_service(background);
+    add_background(&mut server, config, fleet, certificates);
+    serve(server, config, going, &succession)
+}
+
+/// Takes the listeners and the knowledge of the process that runs.
+fn inherit(config: &Config) -> Result<Inheritance, StartError> {
+    let socket = &config.server.upgrade_sock;
+    let refused = |cause| StartError::Upgrade { socket: socket.display().to_string(), cause };
+    handover::take(socket).map_err(refused)
+}
+
+/// What is known at the start: nothing, or what a process before this one knew.
+fn known(config: &Config, snapshot: Option<Snapshot>) -> Result<Known, StartError> {
+    let metrics = Arc::new(Metrics::new()?);
+    let fleet = Fleet::new(replicas(config)?, params(config), config.routing.index_memory);
+    let mut fleet = fleet.under(rules(config));
+    let mut secret = random();
+    if let Some(snapshot) = snapshot {
+        secret = snapshot.secret;
+        fleet.inherit(snapshot.fleet);
+        metrics.inherit(&snapshot.counts);
+    }
+    Ok(Known { fleet: Arc::new(fleet), metrics, secret })
+}
+
+/// Of a daemon that takes over: where its process id stands until it serves, and then. A successor that fails must not
+/// have taken the place of the one that serves.
+fn pid_files(config: &Config, cli: &Cli) -> Option<[PathBuf; 2]> {
+    let file = &config.server.pid_file;
+    (cli.daemon && cli.upgrade).then(|| [file.with_extension("next"), file.clone()])
+}
+
+/// What watches the fleet and the files.
+fn add_background(server: &mut Server, config: &Config, fleet: Arc<Fleet>, certificates: Option<Arc<Certificates>>) {
     server
         .add_service(background_service("generation", GenerationProbe::new(fleet.clone(), health::generation(config))));
     server.add_service(background_service("watchdog", Watchdog::new(fleet, health::watchdog(config))));
-    let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
-    let signals = lifecycle::Signals { grace: config.server.grace, draining: draining.clone() };
-    server.add_service(background_service("drain", lifecycle::Drain { metrics, draining, open_http2, phases }));
     server.add_service(background_service("hangup", lifecycle::Hangup { certificates: certificates.clone() }));
     if let Some(certificates) = certificates {
         server.add_service(background_service("certificates", tls::Renewal(certificates)));
     }
+}
+
+/// Serves until the process ends.
+fn serve(
+    mut server: Server,
+    config: &Config,
+    going: Going,
+    succession: &Arc<Succession>,
+) -> Result<std::convert::Infallible, StartError> {
+    let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
+    let draining = going.draining.clone();
+    let signals = lifecycle::Signals { grace: config.server.grace, draining, over: succession.over() };
+    let drain = lifecycle::Drain { going, phases, succession: succession.clone() };
+    server.add_service(background_service("drain", drain));
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
+    succession.farewell();
     std::process::exit(0)
 }
 
 /// Fails early and clearly: Pingora tries a busy address for half a minute and then lives on without the listener.
-fn check_addresses(config: &Config) -> Result<(), StartError> {
+fn check_addresses(config: &Config, inheritance: Option<&Inheritance>) -> Result<(), StartError> {
     let api = config.listen.api.iter().filter_map(|a| match a {
         ListenAddr::Tcp(address) => Some(*address),
         ListenAddr::Unix(_) => None,
     });
-    for address in api.chain([config.listen.admin]) {
+    let is_given = |address: &SocketAddr| inheritance.is_some_and(|given| given.has(&address.to_string()));
+    for address in api.chain([config.listen.admin]).filter(|address| !is_given(address)) {
         let bound = std::net::TcpListener::bind(address);
         bound.map_err(|cause| StartError::Listen { address: address.to_string(), cause })?;
     }
@@ -216,11 +278,11 @@ fn priority(config: &Config) -> PriorityRules {
     PriorityRules { header: rules.header.parse().ok(), allow: rules.allow.as_slice().into() }
 }
 
-fn settings(config: &Config) -> Settings {
+fn settings(config: &Config, secret: u64) -> Settings {
     let timeouts = &config.timeouts;
     Settings {
         shape: PromptShape {
-            secret: random(),
+            secret,
             block_bytes: config.routing.block_bytes,
             max_prefix_bytes: config.routing.max_prefix_bytes,
         },
@@ -272,8 +334,11 @@ fn api_service(
     config: &Config,
     proxy: &Proxy,
     (open_http2, certificates): (Arc<AtomicUsize>, Option<&Arc<Certificates>>),
-) -> Service<Front> {
-    let mut service = Service::new("api".to_owned(), Front::new(proxy, &server.configuration, open_http2));
+    succession: &Succession,
+) -> Early<Front> {
+    let shutdown = Arc::default();
+    let front = Front::new(proxy, &server.configuration, open_http2, Arc::clone(&shutdown));
+    let mut service = Service::new("api".to_owned(), front);
     service.threads = Some(server.configuration.threads);
     for address in &config.listen.api {
         match address {
@@ -287,7 +352,23 @@ fn api_service(
             ListenAddr::Unix(path) => service.add_uds(&path.to_string_lossy(), None),
         }
     }
-    service
+    Early { service, opens: None, over: succession.over(), shutdown }
+}
+
+fn admin_service(
+    loaded: &Loaded,
+    fleet: &Arc<Fleet>,
+    seen: (Arc<Metrics>, Arc<Decisions>),
+    draining: Arc<AtomicBool>,
+    succession: &Succession,
+) -> Early<Admin> {
+    let address = loaded.config.listen.admin;
+    let access = Access { is_local: address.ip().is_loopback(), token: admin_token(loaded) };
+    let mut service = Service::new("admin".to_owned(), Admin::new(fleet.clone(), seen, draining, access));
+    service.add_tcp(&address.to_string());
+    service.threads = Some(1);
+    // what is counted must not be shown by two processes at a time
+    Early { service, opens: Some(succession.serves()), over: succession.over(), shutdown: Arc::default() }
 }
 
 /// A client that has vanished without a word is noticed by keepalive probes.

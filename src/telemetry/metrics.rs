@@ -3,6 +3,7 @@
 //! What requests count is counted as it happens; what the fleet is at the moment (up, in flight, load, index size) is
 //! read from the fleet when somebody scrapes, so the hot path pays nothing for it.
 
+use super::inherited::Counts;
 use super::process;
 use super::registry::{Result, metrics};
 use super::status::code;
@@ -18,6 +19,7 @@ use crate::policy::queue::Shed;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
 use crate::types::Priority;
+use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, Histogram, IntCounterVec, IntGauge, TextEncoder};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -33,6 +35,9 @@ const BLOCKS: &[f64] = &[0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0
 const QUEUE_WAIT: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
 /// Around the budget of a decision, 100 µs.
 const DECISION: &[f64] = &[1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3];
+
+const PROMPT_TOKENS: &str = "ramjet_upstream_prompt_tokens_total";
+const CACHED_TOKENS: &str = "ramjet_upstream_cached_prompt_tokens_total";
 
 metrics! {
     /// All metrics of the process.
@@ -97,9 +102,9 @@ metrics! {
         index_blocks: gauge("ramjet_prefix_index_blocks", "Blocks in the prefix index.");
         reservations: gauge("ramjet_reservations",
             "Reservations held at replicas, by the replicas' own count. It stays at ramjet_requests_placed.");
-        upstream_prompt_tokens: counters("ramjet_upstream_prompt_tokens_total",
+        upstream_prompt_tokens: counters(PROMPT_TOKENS,
             "Prompt tokens by replica, of answers that reported how many were cached.", &["upstream"]);
-        upstream_cached_tokens: counters("ramjet_upstream_cached_prompt_tokens_total",
+        upstream_cached_tokens: counters(CACHED_TOKENS,
             "Those of them that the replica reported as served from its prefix cache.", &["upstream"]);
         placed: gauge("ramjet_requests_placed",
             "Requests with a replica, by the requests' own count. It stays at ramjet_reservations.");
@@ -227,9 +232,12 @@ impl Metrics {
     /// The share of a replica's prompt tokens that came from its cache, as reported; `None` before the first report.
     #[expect(clippy::cast_precision_loss, reason = "a share is told to a few digits")]
     pub fn hit_share(&self, upstream: &str) -> Option<f64> {
-        let of = |counter: &IntCounterVec| counter.with_label_values(&[upstream]).get() as f64;
-        let prompt = of(&self.upstream_prompt_tokens);
-        (prompt > 0.0).then(|| of(&self.upstream_cached_tokens) / prompt)
+        let inherited = self.inherited.lock();
+        let of = |counter: &IntCounterVec, name: &str| {
+            counter.with_label_values(&[upstream]).get() as f64 + inherited.of_upstream(name, upstream)
+        };
+        let prompt = of(&self.upstream_prompt_tokens, PROMPT_TOKENS);
+        (prompt > 0.0).then(|| of(&self.upstream_cached_tokens, CACHED_TOKENS) / prompt)
     }
 
     /// An answer reported its cached tokens: why the others had to be read, and an estimate of what was saved.
@@ -318,6 +326,22 @@ impl Metrics {
     /// # Errors
     /// A metric that cannot be encoded.
     pub fn render(&self, fleet: &Fleet) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(16 << 10);
+        TextEncoder::new().encode(&self.gather(fleet), &mut out)?;
+        Ok(out)
+    }
+
+    /// What was counted so far, here and in processes before this one.
+    pub fn counts(&self, fleet: &Fleet) -> Counts {
+        Counts::of(&self.gather(fleet))
+    }
+
+    /// Takes in what another process counted.
+    pub fn inherit(&self, counts: &Counts) {
+        self.inherited.lock().add(counts);
+    }
+
+    fn gather(&self, fleet: &Fleet) -> Vec<MetricFamily> {
         let _one_at_a_time = self.rendering.lock();
         for replica in fleet.replicas() {
             let name = &[replica.name()];
@@ -336,9 +360,9 @@ impl Metrics {
         self.index_blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
         self.reservations.set(fleet.replicas().iter().map(|r| i64::from(r.inflight())).sum());
         self.show_process();
-        let mut out = Vec::with_capacity(16 << 10);
-        TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
-        Ok(out)
+        let mut families = self.registry.gather();
+        self.inherited.lock().add_to(&mut families);
+        families
     }
 }
 

@@ -223,6 +223,8 @@ async fn perform(stream: &mut TcpStream, play: &str, shared: &Shared) -> bool {
             return false;
         }
         "sse" => stream_text(stream, argument).await,
+        // so many tokens, 100 ms apart
+        "paced" => paced(stream, argument.parse().unwrap()).await,
         "prefill" => {
             wait_closed(stream).await;
             return false;
@@ -290,6 +292,15 @@ async fn stream_text(stream: &mut TcpStream, text: &str) -> std::io::Result<()> 
     for piece in unescaped(text).split('|').filter(|p| !p.is_empty()) {
         stream.write_all(&chunk(piece)).await?;
         tokio::task::yield_now().await;
+    }
+    stream.write_all(b"0\r\n\r\n").await
+}
+
+async fn paced(stream: &mut TcpStream, count: usize) -> std::io::Result<()> {
+    stream.write_all(SSE_HEAD.as_bytes()).await?;
+    for _ in 0..count {
+        stream.write_all(&chunk(TOKEN)).await?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     stream.write_all(b"0\r\n\r\n").await
 }

@@ -3,6 +3,7 @@
 pub(crate) mod client;
 pub(crate) mod engine;
 pub(crate) mod ramjet;
+pub(crate) mod unit;
 
 use std::future::Future;
 use std::time::{Duration, Instant};
