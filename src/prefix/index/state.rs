@@ -37,7 +37,7 @@ impl PrefixIndex {
     pub fn restore(&mut self, state: &IndexState, slot: impl Fn(usize) -> Option<ReplicaId>) {
         let members = |bits: &Vec<u64>| -> Vec<ReplicaId> {
             let all =
-                bits.iter().enumerate().flat_map(|(n, word)| (0..64).map(move |bit| (n * 64 + bit, word >> bit & 1)));
+                bits.iter().enumerate().flat_map(|(n, word)| (0..64).map(move |bit| (n * 64 + bit, (word >> bit) & 1)));
             all.filter(|(_, bit)| *bit == 1).filter_map(|(old, _)| slot(old)).collect()
         };
         let mut known: Vec<Option<SetId>> = vec![None; state.sets.len()];
@@ -108,8 +108,8 @@ mod tests {
             new.restore(&state, |slot| (slot != 3).then(|| ReplicaId(u16::try_from(slot).unwrap() + 1)));
             for (of, length, _) in &uses {
                 let (before, after) = (holders(&old, &chain(*of, *length), 71), holders(&new, &chain(*of, *length), 72));
-                for slot in 0..71 {
-                    prop_assert_eq!(after[slot + 1], if slot == 3 { 0 } else { before[slot] });
+                for (slot, before) in before.iter().enumerate() {
+                    prop_assert_eq!(after[slot + 1], if slot == 3 { 0 } else { *before });
                 }
             }
             // the order of use is the same: what was used last stays

@@ -23,6 +23,9 @@ use tokio::sync::watch;
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a successor may take from its listeners to its first request: host names may be slow.
 const START: Duration = Duration::from_secs(120);
+/// How often, and how far apart, a process that ends tries to say what it has counted.
+const TELLINGS: u32 = 20;
+const TELLING_PAUSE: Duration = Duration::from_millis(100);
 
 /// Whether another process serves in this one's place.
 pub(in crate::server) struct Succession {
@@ -63,11 +66,19 @@ impl Succession {
             return;
         }
         let rest = self.known.rest(&self.told);
-        let sent = connect(&self.socket).and_then(|mut stream| {
+        let tell = || {
+            let mut stream = connect(&self.socket)?;
             wire::write(&mut stream, Kind::Counted, &rest)?;
             wire::expect(&mut stream, Kind::Done).map(drop)
-        });
-        if let Err(cause) = sent {
+        };
+        // while that one gives way to the next, nobody may be at the socket for a moment
+        for _ in 1..TELLINGS {
+            if tell().is_ok() {
+                return;
+            }
+            std::thread::sleep(TELLING_PAUSE);
+        }
+        if let Err(cause) = tell() {
             log::warn!("what was counted since the hand-over is lost: {cause}");
         }
     }
