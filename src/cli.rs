@@ -15,22 +15,22 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
     /// The configuration file.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
     /// Check the configuration, print every problem, and exit with 0 or 64.
     #[arg(short, long)]
     pub test: bool,
     /// Run in the background.
-    #[arg(short, long)]
+    #[arg(short, long, global = true)]
     pub daemon: bool,
-    /// Take the listeners over from a running process.
+    /// Take over from the running process, its listeners and what it knows. `ramjet upgrade` does it and reports.
     #[arg(short, long)]
     pub upgrade: bool,
     /// Replicas, separated by commas; enough to start without a file.
-    #[arg(long, value_name = "URL,URL…")]
+    #[arg(long, value_name = "URL,URL…", global = true)]
     pub upstream: Option<String>,
     /// Where clients connect.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", global = true)]
     pub listen: Option<String>,
     /// Where metrics are served.
     #[arg(long, value_name = "ADDR")]
@@ -40,6 +40,8 @@ pub struct Cli {
 /// What ramjet does besides serving.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Start this binary in place of the running one, without a lost request: waits until it serves, and reports.
+    Upgrade,
     /// Print the commented reference configuration.
     Reference,
     /// Tell why a request went where it went, and what came of it.

@@ -18,7 +18,7 @@
 //! # Who may know whom
 //!
 //! ```text
-//! types  ←  api, prefix, policy  ←  fleet  ←  engine, telemetry, proxy, admin  ←  server  ←  main
+//! pack  ←  types  ←  api, prefix, policy  ←  fleet  ←  engine, telemetry, proxy, admin  ←  server  ←  main
 //!                                             config (known by server and main only)
 //! ```
 //!
@@ -53,6 +53,8 @@
 //! | which models are there, under which names? | [`api::catalogue`], [`api::model`], `proxy/models.rs` |
 //! | what is told of a request, and to whom? | [`telemetry::decisions`], `proxy/explain.rs`, [`admin`] |
 //! | why was a prompt read again? | [`policy::accounts`] |
+//! | how does one process follow another, and what goes along? | `server/handover/`, [`pack`], [`fleet::state`] |
+//! | who proves to be whom? | `server/tls.rs`, [`fleet::transport`] |
 //! | what does a setting mean? | `config/table.rs`, or `ramjet reference` |
 
 pub mod admin;
@@ -61,6 +63,7 @@ pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod fleet;
+pub mod pack;
 pub mod policy;
 pub mod prefix;
 pub mod proxy;

@@ -15,6 +15,7 @@ fn main() -> ExitCode {
     match &cli.command {
         None => configured(&cli),
         Some(Command::Reference) => print(&config::reference()),
+        Some(Command::Upgrade) => configured(&cli),
         Some(Command::Explain(request)) => match request.page(cli.admin.as_deref()) {
             Ok(page) => print(&page),
             Err(e) => {
@@ -33,7 +34,7 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Tests or serves what is configured.
+/// Tests, upgrades to or serves what is configured.
 fn configured(cli: &Cli) -> ExitCode {
     let env = config::environment();
     let sources = Sources {
@@ -53,6 +54,13 @@ fn configured(cli: &Cli) -> ExitCode {
             println!("the configuration is good");
             ExitCode::SUCCESS
         }
+        Ok(loaded) if matches!(cli.command, Some(Command::Upgrade)) => match server::upgrade(&loaded.config, cli) {
+            Ok(done) => print(&done),
+            Err(e) => {
+                eprintln!("ramjet: {e}");
+                ExitCode::from(e.code())
+            }
+        },
         Ok(loaded) => serve(&loaded, cli),
     }
 }

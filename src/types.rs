@@ -3,6 +3,7 @@
 //! Nothing here does anything; the types exist so that a slot is not mistaken for a count and a policy name
 //! is not a string.
 
+use crate::pack::Pack;
 use std::fmt;
 
 /// The slot of a replica in the fleet: dense, stable while it is there, and another's only when nothing refers to it any
@@ -14,6 +15,16 @@ impl ReplicaId {
     /// The slot as an index into per-replica tables.
     pub fn index(self) -> usize {
         usize::from(self.0)
+    }
+}
+
+impl Pack for ReplicaId {
+    fn pack(&self, out: &mut Vec<u8>) {
+        self.0.pack(out);
+    }
+
+    fn unpack(from: &mut &[u8]) -> Option<Self> {
+        u16::unpack(from).map(ReplicaId)
     }
 }
 

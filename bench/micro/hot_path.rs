@@ -74,6 +74,7 @@ fn fleet(replicas: u16) -> (Arc<Fleet>, Router) {
         authority: HeaderValue::from_static("r"),
         models: vec![],
         authorization: None,
+        tls: None,
         role: Role::default(),
     };
     let params = Params {

@@ -35,6 +35,15 @@ use std::time::SystemTime;
 
 /// Seconds that an idle scraper's connection is kept.
 const KEEPALIVE: u64 = 75;
+/// No page elsewhere may show, read or guess what is answered here, nor be told that it was asked for.
+const FOR_BROWSERS: [(&str, &str); 4] = [
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-resource-policy", "same-origin"),
+];
+/// How long a connection may still begin a request when the listener closes.
+const LAST_CALL: std::time::Duration = std::time::Duration::from_secs(1);
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -220,10 +229,13 @@ impl Admin {
             // a body may follow, which nobody reads
             session.set_keepalive(None);
         }
-        let mut response = ResponseHeader::build(answer.status, Some(4))?;
+        let mut response = ResponseHeader::build(answer.status, Some(8))?;
         response.insert_header(CONTENT_TYPE, answer.kind)?;
         response.insert_header(CONTENT_LENGTH, answer.body.len())?;
         response.insert_header(CACHE_CONTROL, "no-store")?;
+        for (name, value) in FOR_BROWSERS {
+            response.insert_header(name, value)?;
+        }
         if answer.kind == HTML {
             response.insert_header(CONTENT_SECURITY_POLICY, DASHBOARD_MAY)?;
         }
@@ -249,6 +261,19 @@ fn wants_text(head: &RequestHeader) -> bool {
     head.headers.get(ACCEPT).is_some_and(|value| value.as_bytes().starts_with(b"text/plain"))
 }
 
+/// Whether a request comes. An idle connection goes soon after the listener: whoever asks next must reach the process
+/// that serves then.
+async fn next_request(session: &mut ServerSession, mut closes: ShutdownWatch) -> bool {
+    let read = session.read_request();
+    tokio::pin!(read);
+    let closed = async { drop(closes.wait_for(|closes| *closes).await) };
+    let read = tokio::select! {
+        read = &mut read => Ok(read),
+        () = closed => tokio::time::timeout(LAST_CALL, read).await,
+    };
+    matches!(read, Ok(Ok(true)))
+}
+
 #[async_trait]
 impl HttpServerApp for Admin {
     async fn process_new_http(
@@ -256,7 +281,7 @@ impl HttpServerApp for Admin {
         mut session: ServerSession,
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
-        if !matches!(session.read_request().await, Ok(true)) {
+        if !next_request(&mut session, shutdown.clone()).await {
             return None;
         }
         // a client that asked for an end, or whose version knows no other, gets it

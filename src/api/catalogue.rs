@@ -8,6 +8,7 @@
 
 use super::json::{Cursor, Malformed};
 use super::model::{Aliases, escaped};
+use crate::pack::Pack;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -104,6 +105,20 @@ impl Catalogue {
     /// The names that it lists.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|entry| entry.id.as_str())
+    }
+}
+
+impl Pack for Catalogue {
+    /// As the texts of its entries, which are read anew.
+    fn pack(&self, out: &mut Vec<u8>) {
+        let texts: Vec<String> = self.entries.iter().map(|entry| entry.text.clone()).collect();
+        (texts, self.is_easygoing).pack(out);
+    }
+
+    fn unpack(from: &mut &[u8]) -> Option<Self> {
+        let (texts, is_easygoing) = <(Vec<String>, bool)>::unpack(from)?;
+        let entries = texts.iter().map(|text| entry(text.as_bytes()).ok()?.0).collect::<Option<_>>()?;
+        Some(Catalogue { entries, is_easygoing })
     }
 }
 

@@ -26,6 +26,7 @@ mod suggest;
 mod table;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod units;
 mod url;
 mod values;
@@ -42,8 +43,9 @@ pub use self::problem::{Origin, Problem, Problems};
 pub use self::reference::reference;
 pub use self::table::{
     AdminAccess, Affinity, Auth, Compat, Config, Cors, Errors, Fleet, Generation, Health, Limits, Listen, Log,
-    LongPrompt, Progress, Readiness, Retry, Routing, Server, SingleFlight, SlowStart, Timeouts,
+    LongPrompt, Progress, Readiness, Retry, Routing, Server, SingleFlight, SlowStart, Timeouts, Tls,
 };
+pub use self::tls::{BadFile, ServerTls, UpstreamTls};
 pub use self::values::{AccessLog, Lane, ListenAddr, Replica, Secret};
 
 use self::node::Node;
@@ -77,6 +79,8 @@ pub struct Loaded {
     pub dns_key: Option<Secret>,
     /// The token of the admin API.
     pub admin_token: Option<Secret>,
+    /// What the API listeners show in TLS; `None` without TLS.
+    pub tls: Option<ServerTls>,
     /// What the operator should know although nothing is wrong, one line each.
     pub warnings: Vec<String>,
 }
@@ -102,9 +106,10 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
     let client_keys = keys::client_keys(&config.auth, sources.env, &mut reader);
     let dns_key = rules::dns_key(&config.fleet.discovery.dns, sources.env, &mut reader);
     let admin_token = rules::admin_token(&config.admin, sources.env, &mut reader);
+    let tls = tls::server(&config.listen.tls, &mut reader);
     match Problems::new(reader.problems) {
         Some(problems) => Err(problems),
-        None => Ok(Loaded { config, client_keys, dns_key, admin_token, warnings: environment.warnings }),
+        None => Ok(Loaded { config, client_keys, dns_key, admin_token, tls, warnings: environment.warnings }),
     }
 }
 

@@ -10,6 +10,10 @@ use pingora_core::server::configuration::ServerConf;
 
 use super::table::Config;
 
+/// A file of issuers without any: each replica behind https names its own. Pingora would read those of the system for
+/// every connector, and end the process if one of them is bad.
+const NO_ISSUERS: &str = "/dev/null";
+
 /// Pingora's settings. `daemon` is the `-d` flag; the `-u` flag is Pingora's `Opt::upgrade` and has no place here.
 ///
 /// Pingora's grace period is the only time that running requests get; what it calls the graceful shutdown timeout
@@ -23,6 +27,7 @@ pub fn server_conf(config: &Config, daemon: bool) -> ServerConf {
         upgrade_sock: text(&server.upgrade_sock),
         user: server.user.clone(),
         group: server.group.clone(),
+        ca_file: Some(NO_ISSUERS.to_owned()),
         grace_period_seconds: Some(whole_seconds(server.drain_limit)),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()

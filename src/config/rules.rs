@@ -11,6 +11,7 @@ use super::kind::Scalar;
 use super::problem::{Origin, Problem, quoted};
 use super::reader::Reader;
 use super::table::{AdminAccess, Config, WrittenReplica};
+use super::tls;
 use super::units::Quantity;
 use super::url::{ReplicaUrl, Url};
 use super::values::{Lane, Replica, Secret};
@@ -62,6 +63,7 @@ pub(super) fn fleet(
     for (index, replica) in written.into_iter().enumerate() {
         let path = format!("fleet.replicas[{index}]");
         let api_key = every.api_key.clone().or_else(|| api_key(&replica, &path, env, reader));
+        let tls = tls::upstream(&replica, &path, reader);
         let WrittenReplica { name, url, models, dp_ranks, lane, node, kv_capacity_tokens, identity, .. } = replica;
         let identity = identity.or(common);
         if identity != *common {
@@ -85,7 +87,7 @@ pub(super) fn fleet(
         let (host, port, prefix) = (url.host, url.port, url.prefix);
         let rank = None;
         let engine =
-            Replica { name, host, port, prefix, models, api_key, rank, lane, node, kv_capacity_tokens, identity };
+            Replica { name, host, port, prefix, tls, models, api_key, rank, lane, node, kv_capacity_tokens, identity };
         ranks(engine, dp_ranks, &mut replicas);
     }
     replicas

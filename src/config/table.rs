@@ -96,6 +96,18 @@ settings! {
             ListOf { min: 1, item: AnyAddr };
         /// For operators: metrics and the admin API. Keep it off public networks.
         admin: SocketAddr = local(Ipv4Addr::LOCALHOST, 9090), TcpAddr;
+        /// TLS for clients, on all TCP addresses of api: HTTP/2 and HTTP/1.1, TLS 1.2 and 1.3. Off without cert and key.
+        tls: Tls = Tls::default(), nested();
+    }
+
+    /// TLS for clients. The files are read again when one of them has changed, and at SIGHUP.
+    pub struct Tls {
+        /// The certificate, followed by those of its issuers, as PEM.
+        cert: Option<PathBuf> = None, OrNull(FilePath);
+        /// Its private key, as PEM.
+        key: Option<PathBuf> = None, OrNull(FilePath);
+        /// The issuers of client certificates, as PEM. With it, a client without such a certificate is refused.
+        client_ca: Option<PathBuf> = None, OrNull(FilePath);
     }
 
     /// The engines.
@@ -114,8 +126,12 @@ settings! {
     pub(super) struct WrittenReplica {
         /// Its name in metrics, logs and decisions, unique in the fleet. Null: host:port of its URL.
         name: Option<String> = None, OrNull(NAME);
-        /// Where it is. The port is 80 unless given; a path such as /v1 at the end is never doubled.
+        /// Where it is. The port is 80, or 443 for https, unless given; a path such as /v1 at the end is never doubled.
         url: Option<Url> = None, Required(ReplicaUrl);
+        /// The issuers of its certificate, as PEM, for https. Null: those that the system trusts.
+        ca_file: Option<PathBuf> = None, OrNull(FilePath);
+        /// Whether its certificate is verified. Without, anybody on the way can read and change everything.
+        tls_verify: bool = true, Switch;
         /// The models it serves, adapters included. Empty: those that it lists on /v1/models. Adapters that its engine
         /// loads only once they are asked for are listed nowhere until then, so they are named here.
         models: Vec<String> = Vec::new(), ListOf { min: 0, item: LINE };
@@ -379,10 +395,12 @@ settings! {
         threads: Option<u32> = None, OrNull(count(1..=1024));
         /// Where a daemon writes its process id.
         pid_file: PathBuf = PathBuf::from("/run/ramjet.pid"), FilePath;
-        /// The socket over which an upgrade takes the listeners from the old process.
+        /// The socket at which a process waits for its successor (`ramjet upgrade`). Best in a folder that is its user's
+        /// alone. Where it cannot be made, ramjet serves and cannot be upgraded.
         upgrade_sock: PathBuf = PathBuf::from("/run/ramjet.upgrade.sock"), FilePath;
         /// After SIGTERM, how long requests are still taken while health says draining, so that balancers look
-        /// elsewhere. A second SIGTERM ends ramjet at once.
+        /// elsewhere. A second SIGTERM ends ramjet at once. After a hand-over, how long clients keep their idle
+        /// connections to the process that goes.
         grace: Duration = secs(5), span(ms(0)..=hours(1));
         /// After that, how long running requests may take to finish.
         drain_limit: Duration = mins(30), span(ms(0)..=hours(24));

@@ -127,7 +127,7 @@ const EVERYTHING_WRONG: &str = r#"listen:
 fleet:
   replicas:
     - { name: gpu-a, url: http://a:8000 }
-    - { name: gpu-a, url: "https://b:8000" }
+    - { name: gpu-a, url: "ftp://b:8000" }
     - { name: gpu-a, url: http://a:8000/v1 }
     - { url: "http://user:hunter2@c:8000" }
     - { name: "no url" }
@@ -161,19 +161,19 @@ const EVERYTHING_SAID: &str = r#"
 conf.yaml:2: listen.api[1]: found "localhost:8000"; allowed: "IP:PORT" or "[IPV6]:PORT" or "unix:/PATH"
 conf.yaml:2: listen.api[2]: found "0.0.0.0:8000" again; allowed: each once
 conf.yaml:3: listen.admin: found a map; allowed: "IP:PORT" or "[IPV6]:PORT"
-conf.yaml:7: fleet.replicas[1].url: found "https://b:8000" (https is not in this version); allowed: http://HOST[:PORT][/PREFIX]
+conf.yaml:7: fleet.replicas[1].url: found "ftp://b:8000" (no http:// or https://); allowed: http[s]://HOST[:PORT][/PREFIX]
 conf.yaml:7: fleet.replicas[1].name: found "gpu-a" again; allowed: a name of its own (fleet.replicas[0].name has this one)
 conf.yaml:8: fleet.replicas[2].name: found "gpu-a" again; allowed: a name of its own (fleet.replicas[0].name has this one)
 conf.yaml:8: fleet.replicas[2].url: found "http://a:8000" again; allowed: a URL of its own (fleet.replicas[0].url has this one)
-conf.yaml:9: fleet.replicas[3].url: found a URL that is not shown (it has user information); allowed: http://HOST[:PORT][/PREFIX]
+conf.yaml:9: fleet.replicas[3].url: found a URL that is not shown (it has user information); allowed: http[s]://HOST[:PORT][/PREFIX]
 conf.yaml:10: fleet.replicas[4].name: found "no url"; allowed: up to 128 letters, digits and . _ - : [ ], or null
-conf.yaml:10: fleet.replicas[4]: found no url; allowed: a url: http://HOST[:PORT][/PREFIX]
+conf.yaml:10: fleet.replicas[4]: found no url; allowed: a url: http[s]://HOST[:PORT][/PREFIX]
 conf.yaml:11: fleet.replicas[5].api_key_env: found UNSET_KEY, which is not set; allowed: the name of a variable that holds one line of visible ASCII characters
 conf.yaml:12: fleet.replicas[6].api_key_env: found text that is not shown; allowed: the name of an environment variable in capitals, digits and _, or null
 conf.yaml:13: fleet.replicas[7].api_key_env: found BAD_KEY, whose value is not shown; allowed: the name of a variable that holds one line of visible ASCII characters
 conf.yaml:14: fleet.replicas[8].api_key_file: found api_key_env beside it; allowed: one of api_key_env and api_key_file
 conf.yaml:15: fleet.replicas[9].api_key_file: found a file that cannot be read (No such file or directory (os error 2)); allowed: a readable file that holds one line of visible ASCII characters
-conf.yaml:16: fleet.replicas[10]: found "just text"; allowed: a map with the keys name, url, models, api_key_env, api_key_file, dp_ranks, lane, node, kv_capacity_tokens, identity
+conf.yaml:16: fleet.replicas[10]: found "just text"; allowed: a map with the keys name, url, ca_file, tls_verify, models, api_key_env, api_key_file, dp_ranks, lane, node, kv_capacity_tokens, identity
 conf.yaml:18: routing.polcy: found an unknown key; allowed: policy, block_bytes, max_prefix_bytes, index_memory, affinity, single_flight, session_headers, long_prompt; did you mean policy?
 conf.yaml:19: routing.policy: found "fastest"; allowed: cost, affinity, load or round_robin
 conf.yaml:21: routing.max_prefix_bytes: found 1KiB; allowed: at least routing.block_bytes, which is 64KiB

@@ -8,11 +8,14 @@ use std::net::Ipv6Addr;
 use super::kind::Scalar;
 use super::problem::quoted;
 
-const DEFAULT_PORT: u16 = 80;
+const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
 
 /// A replica's address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Url {
+    /// Whether it is reached by https.
+    pub(super) is_tls: bool,
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) prefix: String,
@@ -26,10 +29,10 @@ impl Url {
 
     /// The address in `text`, or what is wrong with it.
     fn parse(text: &str) -> Result<Url, &'static str> {
-        let rest = match text.split_once("://") {
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-            Some((scheme, _)) if scheme.eq_ignore_ascii_case("https") => return Err("https is not in this version"),
-            _ => return Err("no http://"),
+        let (is_tls, rest) = match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
+            _ => return Err("no http:// or https://"),
         };
         if rest.contains(['?', '#']) {
             return Err("it has a query or a fragment");
@@ -38,13 +41,13 @@ impl Url {
         if authority.contains('@') {
             return Err("it has user information");
         }
-        let (host, port) = authority_parts(authority)?;
-        Ok(Url { host, port, prefix: prefix(path)? })
+        let (host, port) = authority_parts(authority, if is_tls { HTTPS_PORT } else { HTTP_PORT })?;
+        Ok(Url { is_tls, host, port, prefix: prefix(path)? })
     }
 }
 
 /// The host in its usual form, IPv6 in brackets, and the port.
-fn authority_parts(authority: &str) -> Result<(String, u16), &'static str> {
+fn authority_parts(authority: &str, default_port: u16) -> Result<(String, u16), &'static str> {
     let end = match authority.find(']') {
         Some(bracket) => bracket + 1,
         None => authority.find(':').unwrap_or(authority.len()),
@@ -58,7 +61,7 @@ fn authority_parts(authority: &str) -> Result<(String, u16), &'static str> {
     let host = host.ok_or("its host is not one")?;
     let port = match port.strip_prefix(':') {
         Some(digits) => digits.parse().ok().filter(|port| *port > 0).ok_or("its port is not one")?,
-        None if port.is_empty() => DEFAULT_PORT,
+        None if port.is_empty() => default_port,
         None => return Err("its port is not one"),
     };
     Ok((host, port))
@@ -84,11 +87,12 @@ impl Scalar for ReplicaUrl {
     }
 
     fn allowed(&self) -> String {
-        "http://HOST[:PORT][/PREFIX]".to_owned()
+        "http[s]://HOST[:PORT][/PREFIX]".to_owned()
     }
 
     fn show(&self, url: &Url) -> String {
-        format!("http://{}{}", url.authority(), url.prefix)
+        let scheme = if url.is_tls { "https" } else { "http" };
+        format!("{scheme}://{}{}", url.authority(), url.prefix)
     }
 
     /// User information and queries may hold secrets, so a URL that has any is not repeated.
@@ -116,19 +120,21 @@ mod tests {
             ("http://a:8000/av1", ("a", 8000, "/av1")),
             ("http://[::1]:8000/x//", ("[::1]", 8000, "/x")),
             ("http://[::1]", ("[::1]", 80, "")),
+            ("https://a", ("a", 443, "")),
+            ("HTTPS://a:8443/v1", ("a", 8443, "")),
         ];
         for (text, (host, port, prefix)) in cases {
             let url = Url::parse(text).unwrap();
             assert_eq!((url.host.as_str(), url.port, url.prefix.as_str()), (host, port, prefix), "{text}");
+            assert_eq!(url.is_tls, text.to_lowercase().starts_with("https"), "{text}");
         }
     }
 
     #[test]
     fn each_refusal_has_its_reason() {
         let cases = [
-            ("a:8000", "no http://"),
-            ("ftp://a", "no http://"),
-            ("https://a", "https is not in this version"),
+            ("a:8000", "no http:// or https://"),
+            ("ftp://a", "no http:// or https://"),
             ("http://", "its host is not one"),
             ("http://a b", "its host is not one"),
             ("http://[::1", "its host is not one"),

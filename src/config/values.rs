@@ -5,6 +5,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::tls::UpstreamTls;
+
 /// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ListenAddr {
@@ -34,6 +36,8 @@ pub struct Replica {
     pub port: u16,
     /// What goes before `/v1` in request paths: empty, or begins with `/` and does not end with one.
     pub prefix: String,
+    /// How it is known to be itself behind https; `None` for one that is reached without TLS.
+    pub tls: Option<UpstreamTls>,
     /// The models it serves; empty for those that it lists.
     pub models: Vec<String>,
     /// The key sent to it instead of the client's.

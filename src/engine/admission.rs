@@ -17,6 +17,7 @@ use crate::api::sha256::sha256;
 use crate::fleet::Fleet;
 use crate::fleet::clock::Clock;
 use crate::fleet::replica::Replica;
+use crate::fleet::transport::connector;
 use crate::policy::admission::{Advertised, Identity, Seen};
 use async_trait::async_trait;
 use http::Method;
@@ -62,7 +63,7 @@ struct NoAnswer(Seen);
 
 impl Admission {
     pub(super) fn new(clock: Clock, spec: AdmissionSpec) -> Self {
-        Admission { connector: Connector::new(None), clock, spec }
+        Admission { connector: connector(), clock, spec }
     }
 
     /// Asks a replica's engine who it is, if anything is asked of it.
@@ -163,6 +164,7 @@ impl BackgroundService for AdmissionWatch {
         };
         tokio::select! {
             () = tend(&self.fleet, watch) => {}
+            () = self.fleet.until_retired() => {}
             _ = shutdown.changed() => {}
         }
     }

@@ -4,7 +4,6 @@ use crate::fleet::replica::Replica;
 use bytes::Bytes;
 use http::Method;
 use pingora_core::connectors::http::Connector;
-use pingora_core::upstreams::peer::HttpPeer;
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 
@@ -34,7 +33,7 @@ pub(super) async fn exchange(
     let Some(address) = replica.address() else {
         return Error::e_explain(ErrorType::ConnectError, "a replica without an address");
     };
-    let peer = HttpPeer::new(address, false, String::new());
+    let peer = replica.peer(address);
     let (mut session, _) = connector.get_http_session(&peer).await?;
     session.write_request_header(Box::new(head(replica, &question)?)).await?;
     if !question.body.is_empty() {

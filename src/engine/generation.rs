@@ -15,6 +15,7 @@ use super::tend::tend;
 use crate::api::json::Cursor;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
+use crate::fleet::transport::connector;
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::policy::progress::Limits;
 use crate::types::ProbeMode;
@@ -75,7 +76,7 @@ pub(super) struct Asker(Connector);
 
 impl Asker {
     pub(super) fn new() -> Self {
-        Asker(Connector::new(None))
+        Asker(connector())
     }
 
     /// Asks within `timeout`, all endpoints together.
@@ -170,17 +171,26 @@ impl GenerationProbe {
 
     /// Probes one replica for ever.
     async fn watch(&self, replica: &Replica) {
-        let mut pause = self.spec.interval.min(FIRST_WITHIN).mul_f64(self.draw(replica, 0));
+        let mut pause = self.first_pause(replica);
         for turn in 1.. {
             tokio::time::sleep(pause).await;
             let is_barren = replica.is_barren();
-            if is_barren || self.covers(replica) {
+            if (is_barren || self.covers(replica)) && !self.fleet.is_retired() {
+                replica.probes.begin_generation(self.fleet.clock().now());
                 let outcome = self.asker.ask(replica, self.spec.timeout).await;
                 self.take_in(replica, outcome);
             }
             let interval = if replica.is_barren() { self.spec.interval / EAGER } else { self.spec.interval };
             pause = interval.mul_f64(0.9 + 0.2 * self.draw(replica, turn));
         }
+    }
+
+    /// Until the first probe: early, unless the process before this one has asked.
+    fn first_pause(&self, replica: &Replica) -> Duration {
+        let since = replica.probes.since_generation(self.fleet.clock().now());
+        let early = self.spec.interval.min(FIRST_WITHIN).mul_f64(self.draw(replica, 0));
+        let rest = self.spec.interval.as_secs_f64() - since / 1000.0;
+        early.max(Duration::try_from_secs_f64(rest).unwrap_or_default())
     }
 
     fn covers(&self, replica: &Replica) -> bool {

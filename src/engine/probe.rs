@@ -17,6 +17,7 @@ use crate::api::catalogue::Catalogue;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
 use crate::fleet::selection::replica_of;
+use crate::fleet::transport::connector;
 use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
 use crate::types::ReplicaId;
 use async_trait::async_trait;
@@ -85,20 +86,24 @@ impl ReadinessProbe {
     }
 
     fn begin(&self, replica: &Arc<Replica>) {
-        let before = self.0.running.lock().insert(replica.id, (replica.number, true));
-        let before = before.filter(|(number, _)| *number == replica.number);
-        if before.is_some_and(|(_, is_running)| is_running) {
+        let before = self.0.running.lock().get(&replica.id).copied();
+        let own = before.filter(|(number, _)| *number == replica.number);
+        // who was configured anew is asked at once, whenever it was asked before
+        let (now, interval) = (self.0.fleet.clock().now(), self.0.spec.interval.as_secs_f64() * 1000.0);
+        let is_due = || replica.probes.begins_readiness(now, interval) || before.is_some() && own.is_none();
+        if self.0.fleet.is_retired() || own.is_some_and(|(_, is_running)| is_running) || !is_due() {
             return;
         }
+        self.0.running.lock().insert(replica.id, (replica.number, true));
         let turn = Turn { prober: self.0.clone(), replica: replica.clone() };
         tokio::spawn(async move {
             let probe = async {
-                if before.is_some() {
+                if own.is_some() {
                     tokio::time::sleep(turn.prober.offset(&turn.replica)).await;
                 }
                 turn.prober.probe(&turn.replica).await;
             };
-            until_gone(&turn.prober.fleet, turn.replica.clone(), probe).await;
+            Box::pin(until_gone(&turn.prober.fleet, turn.replica.clone(), probe)).await;
         });
     }
 }
@@ -107,7 +112,7 @@ impl Prober {
     pub(super) fn new(fleet: Arc<Fleet>, spec: ReadinessSpec) -> Self {
         let questions = AdmissionSpec { timeout: spec.timeout, failures: spec.thresholds.failures };
         let admission = Admission::new(fleet.clock(), questions);
-        Prober { fleet, spec, connector: Connector::new(None), admission, running: Mutex::default() }
+        Prober { fleet, spec, connector: connector(), admission, running: Mutex::default() }
     }
 
     /// When in an interval a replica is probed.

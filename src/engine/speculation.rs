@@ -21,6 +21,7 @@ use super::records::{Quarantined, Records};
 use super::samples::{is_of_rank, samples};
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
+use crate::fleet::transport::connector;
 use crate::policy::health::FenceReason;
 use crate::policy::speculation::{Accepted, Finding, Guard, Limits, Reading};
 use crate::types::{GuardMode, ReplicaId};
@@ -103,7 +104,7 @@ impl SpeculationGuard {
                 }
             }
         }
-        let (connector, watched) = (Connector::new(None), Mutex::default());
+        let (connector, watched) = (connector(), Mutex::default());
         let guard =
             SpeculationGuard(Arc::new(Shared { fleet, spec, connector, records, ledger: Mutex::new(ledger), watched }));
         // weakly: the fleet is held by the guard
@@ -265,6 +266,7 @@ impl BackgroundService for SpeculationGuard {
             }
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
+                () = self.0.fleet.until_retired() => return,
                 _ = shutdown.changed() => return,
             }
         }

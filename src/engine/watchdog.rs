@@ -72,7 +72,11 @@ impl Watchdog {
                 replica.overhear(now);
             }
             replica.tick(now);
-            if replica.inflight() > 0 && replica.is_healthy() && self.spec.mode != WatchMode::Off {
+            if replica.inflight() > 0
+                && replica.is_healthy()
+                && !self.fleet.is_retired()
+                && self.spec.mode != WatchMode::Off
+            {
                 self.look(replica, &mut suspicion, now).await;
             }
             last = self.fleet.clock().now();

@@ -122,6 +122,7 @@ mod tests {
             authority: HeaderValue::from_static("h"),
             models: vec![],
             authorization: None,
+            tls: None,
             role: crate::fleet::replica::Role::default(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// A clock that every replica's work is measured on. Clones show the same time.
+/// A clock that every replica's work is measured on. Clones show the same time. It goes on when another process takes over.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
@@ -15,7 +15,11 @@ pub struct Hand(Arc<AtomicU64>);
 
 #[derive(Clone, Debug)]
 enum Source {
-    Real(Instant),
+    Real {
+        since: Instant,
+        /// What it showed then.
+        then: f64,
+    },
     /// Milliseconds as bits. Relaxed: whoever sets it orders what happens.
     Manual(Arc<AtomicU64>),
 }
@@ -30,9 +34,14 @@ impl Clock {
     /// Milliseconds since the clock's beginning.
     pub fn now(&self) -> f64 {
         match &self.0 {
-            Source::Real(beginning) => beginning.elapsed().as_secs_f64() * 1000.0,
+            Source::Real { since, then } => then + since.elapsed().as_secs_f64() * 1000.0,
             Source::Manual(time) => f64::from_bits(time.load(Relaxed)),
         }
+    }
+
+    /// A clock that shows `now`.
+    pub fn at(now: f64) -> Self {
+        Clock(Source::Real { since: Instant::now(), then: now })
     }
 }
 
@@ -47,8 +56,23 @@ impl Hand {
 impl Default for Clock {
     /// A clock that begins now.
     fn default() -> Self {
-        Clock(Source::Real(Instant::now()))
+        Clock::at(0.0)
     }
+}
+
+/// A time that never was, as bits.
+pub(super) fn never() -> AtomicU64 {
+    AtomicU64::new(0)
+}
+
+/// A time as bits that are ordered as times are: the bits of positive numbers.
+pub(super) fn time_bits(now: f64) -> u64 {
+    now.max(f64::MIN_POSITIVE).to_bits()
+}
+
+/// The time that the bits say; minus infinity if there was none.
+pub(super) fn time_of(bits: u64) -> f64 {
+    if bits == 0 { f64::NEG_INFINITY } else { f64::from_bits(bits) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! An operator empties a replica: nothing new goes there, and it is seen since when, and since when nothing is left.
 
-use super::replica::{Replica, time_bits, time_of};
+use super::clock::{time_bits, time_of};
+use super::replica::Replica;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// When it was drained and when its last request went, in milliseconds on the fleet's clock, as bits; 0 for never.
@@ -61,6 +62,7 @@ mod tests {
             authority: http::HeaderValue::from_static("h"),
             models: vec![],
             authorization: None,
+            tls: None,
             role: Role::default(),
         };
         let (replica, clock) = (Arc::new(Replica::new(ReplicaId(0), spec)), Clock::default());

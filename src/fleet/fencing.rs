@@ -1,7 +1,8 @@
 //! Fences from what real requests show, and their limit: the last healthy replica of a model stays.
 
 use super::Fleet;
-use super::replica::{Fit, Replica, time_bits, time_of};
+use super::clock::{time_bits, time_of};
+use super::replica::{Fit, Replica};
 use crate::policy::errors::{Ended, ErrorLimits};
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::types::ReplicaId;
@@ -95,6 +96,7 @@ mod tests {
             authority: http::HeaderValue::from_static("h"),
             models: vec![(*model).to_owned()],
             authorization: None,
+            tls: None,
             role: Role::default(),
         };
         let params = Params {

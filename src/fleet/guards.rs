@@ -76,6 +76,7 @@ mod tests {
             authority: http::HeaderValue::from_static("h"),
             models: vec![],
             authorization: None,
+            tls: None,
             role: Role { identity: identity.clone(), ..Role::default() },
         };
         let params = Params {

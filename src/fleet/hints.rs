@@ -4,11 +4,13 @@
 //! what was old is forgotten. So a session stays known until at least 32,768 others were used after it, and nothing is
 //! sorted.
 
+use crate::pack::record;
 use crate::policy::hint::Home;
 use crate::types::ReplicaId;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Sessions in one half: 65,536 in all.
@@ -17,7 +19,8 @@ const HALF: usize = 1 << 15;
 /// The last replica of each session.
 #[derive(Debug)]
 pub struct Hints {
-    secret: u64,
+    /// Set before it is used, by whoever takes over what another process knew.
+    secret: AtomicU64,
     /// Held for a look-up and an insertion.
     halves: Mutex<Halves>,
 }
@@ -33,6 +36,8 @@ pub struct Last {
     pub worth: f32,
 }
 
+record!(Last { replica, tokens, worth });
+
 #[derive(Debug, Default)]
 struct Halves {
     young: HashMap<u64, Last>,
@@ -43,11 +48,24 @@ impl Default for Hints {
     /// Nothing known.
     fn default() -> Self {
         // from the seed that the standard library draws for its maps
-        Hints { secret: RandomState::new().hash_one(HALF), halves: Mutex::default() }
+        Hints { secret: AtomicU64::new(RandomState::new().hash_one(HALF)), halves: Mutex::default() }
     }
 }
 
 impl Hints {
+    /// The number that names are hashed with, and all that is known, the older half first.
+    pub fn all(&self) -> (u64, Vec<(u64, Last)>) {
+        let halves = self.halves.lock();
+        (self.secret.load(Relaxed), halves.old.iter().chain(&halves.young).map(|(key, last)| (*key, *last)).collect())
+    }
+
+    /// Takes in what another process knew.
+    pub fn restore(&self, secret: u64, known: impl Iterator<Item = (u64, Last)>) {
+        self.secret.store(secret, Relaxed);
+        let mut halves = self.halves.lock();
+        known.for_each(|(key, last)| halves.put(key, last));
+    }
+
     /// Where the session of this key was last.
     pub fn home(&self, key: u64) -> Option<Home> {
         self.last(key).map(|last| Home { replica: last.replica, worth: last.worth.into() })
@@ -97,7 +115,7 @@ impl Hints {
     }
 
     fn hashed(&self, key: u64) -> u64 {
-        xxh3_64_with_seed(&key.to_le_bytes(), self.secret)
+        xxh3_64_with_seed(&key.to_le_bytes(), self.secret.load(Relaxed))
     }
 
     /// Sessions known.

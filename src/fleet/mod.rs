@@ -35,9 +35,11 @@ pub mod selection;
 mod served;
 pub mod sources;
 pub mod spec;
+pub mod state;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tiers;
+pub mod transport;
 mod welcome;
 mod work;
 
@@ -91,6 +93,8 @@ pub struct Fleet {
     tuning: ArcSwap<Tuning>,
     /// Held while a passive signal decides whether to fence.
     fencing: Mutex<()>,
+    /// Whether another process has taken over.
+    retired: watch::Sender<bool>,
 }
 
 /// What shapes a choice besides the policy.
@@ -141,6 +145,7 @@ impl Fleet {
             clock: Clock::default(),
             tuning: ArcSwap::from_pointee(Tuning { params, rules: Rules::default() }),
             fencing: Mutex::new(()),
+            retired: watch::Sender::new(false),
         };
         fleet.change(specs.into_iter().map(|spec| Wanted { spec, address: None }).collect());
         fleet

@@ -23,6 +23,16 @@ impl Models {
         rates.get(model.unwrap_or_default()).or_else(|| rates.get("")).copied().unwrap_or(MODEL_START)
     }
 
+    /// All that is known, by model.
+    pub fn all(&self) -> Vec<(String, ModelRates)> {
+        self.rates.lock().iter().map(|(name, rates)| (name.clone(), *rates)).collect()
+    }
+
+    /// Takes in what another process knew.
+    pub fn restore(&self, known: Vec<(String, ModelRates)>) {
+        self.rates.lock().extend(known.into_iter().take(MOST));
+    }
+
     /// Learns from a request of `model`: canonical bytes (0 if unknown) and tokens of its prompt, tokens of its answer.
     #[expect(clippy::cast_precision_loss, reason = "token counts and sizes fit a float")]
     pub fn learn(&self, model: Option<&str>, prompt_bytes: u64, prompt: u64, output: Option<u64>) {

@@ -61,6 +61,12 @@ impl Pins {
         self.generations.lock().insert(key, replica);
     }
 
+    /// All that is known, the older generation first.
+    pub fn all(&self) -> Vec<(u64, ReplicaId)> {
+        let generations = self.generations.lock();
+        generations.old.iter().chain(&generations.young).map(|(key, replica)| (*key, *replica)).collect()
+    }
+
     /// Where an id was given out.
     pub fn find(&self, key: u64) -> Option<ReplicaId> {
         let mut generations = self.generations.lock();

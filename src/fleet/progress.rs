@@ -1,6 +1,7 @@
 //! Signs of progress at a replica, as they come.
 
-use super::replica::{Replica, time_bits, time_of};
+use super::clock::{time_bits, time_of};
+use super::replica::Replica;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The shortest time between two signs of progress that counts as a silence, in milliseconds.

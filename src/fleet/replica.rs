@@ -1,5 +1,8 @@
 //! One replica: where it is, what it serves, how it is, and what is promised to it.
 
+pub mod state;
+
+use super::clock::{never, time_bits, time_of};
 use super::emptying::Emptying;
 use super::work::SharedWork;
 use crate::api::catalogue::Catalogue;
@@ -11,6 +14,7 @@ use crate::policy::standing::{Standing, State};
 use crate::types::ReplicaId;
 use arc_swap::ArcSwapOption;
 use parking_lot::{Mutex, RwLock};
+use state::ProbeTimes;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -72,6 +76,8 @@ pub struct Vitals {
     /// What its engine listed last.
     catalogue: ArcSwapOption<Catalogue>,
     pub(super) emptying: Emptying,
+    /// When it was probed last.
+    pub probes: ProbeTimes,
 }
 
 impl Deref for Replica {
@@ -102,6 +108,7 @@ impl Vitals {
             transitions: Default::default(),
             catalogue: ArcSwapOption::empty(),
             emptying: Emptying::default(),
+            probes: ProbeTimes::default(),
         }
     }
 }
@@ -110,20 +117,6 @@ const HEALTHY: u8 = 0;
 const RECOVERING: u8 = 1;
 const DRAINING: u8 = 2;
 const FINAL: u8 = DRAINING + 1 + FenceReason::IdentityUnknown as u8;
-
-/// A time that never was, as bits.
-fn never() -> AtomicU64 {
-    AtomicU64::new(0)
-}
-
-/// A time as bits that are ordered as times are: the bits of positive numbers.
-pub(super) fn time_bits(now: f64) -> u64 {
-    now.max(f64::MIN_POSITIVE).to_bits()
-}
-
-pub(super) fn time_of(bits: u64) -> f64 {
-    if bits == 0 { f64::NEG_INFINITY } else { f64::from_bits(bits) }
-}
 
 impl Replica {
     /// A replica without an address, believed healthy until the first probe says otherwise.

@@ -1,5 +1,6 @@
 //! What is said of a replica before anything is known of it.
 
+use super::transport::UpstreamTls;
 use crate::policy::admission::Identity;
 use http::HeaderValue;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct ReplicaSpec {
     pub models: Vec<String>,
     /// The value of `Authorization`, if the engine has a key of its own; marked sensitive.
     pub authorization: Option<HeaderValue>,
+    /// How it is known to be itself; `None` for one that is reached without TLS.
+    pub tls: Option<UpstreamTls>,
     /// What it is in the fleet.
     pub role: Role,
 }

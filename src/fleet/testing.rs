@@ -13,6 +13,7 @@ pub(crate) fn spec(name: &str) -> ReplicaSpec {
         authority: HeaderValue::from_static("h"),
         models: vec![],
         authorization: None,
+        tls: None,
         role: Role::default(),
     }
 }

@@ -52,6 +52,7 @@ mod tests {
             authority: http::HeaderValue::from_static("h"),
             models: vec![],
             authorization: None,
+            tls: None,
             role: Role::default(),
         };
         let params = Params {

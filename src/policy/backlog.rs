@@ -57,6 +57,16 @@ struct Waiting {
 }
 
 impl Backlog {
+    /// How requests have been arriving.
+    pub fn flow(&self) -> Flow {
+        self.flow
+    }
+
+    /// Nobody is there, and requests have been arriving like this.
+    pub fn following(flow: Flow) -> Self {
+        Backlog { flow, ..Backlog::default() }
+    }
+
     /// A request arrives whose prompt should take `prefill_ms`; `streams` if its first token will be seen.
     pub fn begin(&mut self, now: f64, prefill_ms: f64, streams: bool) -> Ticket {
         self.settle(now);

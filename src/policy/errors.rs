@@ -8,6 +8,7 @@
 //!
 //! Refused: to count what says *busy* (429, 503) or what a client did wrong (4xx). Whoever calls does not report those.
 
+use crate::pack::{Pack, record};
 use std::collections::VecDeque;
 
 /// The most requests that a replica on trial has at a time.
@@ -75,6 +76,59 @@ enum Cause {
     Unreached,
     /// It failed what it had read.
     Failed,
+}
+
+record!(Errors { recent, answered, state });
+
+impl Pack for Ended {
+    fn pack(&self, out: &mut Vec<u8>) {
+        match *self {
+            Ended::Well => (0u8, None),
+            Ended::Answered => (1, None),
+            Ended::Badly(print) => (2, print),
+        }
+        .pack(out);
+    }
+
+    fn unpack(from: &mut &[u8]) -> Option<Self> {
+        match <(u8, Option<u64>)>::unpack(from)? {
+            (0, _) => Some(Ended::Well),
+            (1, _) => Some(Ended::Answered),
+            (2, print) => Some(Ended::Badly(print)),
+            _ => None,
+        }
+    }
+}
+
+impl Pack for Cause {
+    fn pack(&self, out: &mut Vec<u8>) {
+        (*self == Cause::Unreached).pack(out);
+    }
+
+    fn unpack(from: &mut &[u8]) -> Option<Self> {
+        Some(if bool::unpack(from)? { Cause::Unreached } else { Cause::Failed })
+    }
+}
+
+impl Pack for State {
+    fn pack(&self, out: &mut Vec<u8>) {
+        match *self {
+            State::Trusted => (0u8, (0.0, 0.0), (Cause::Failed, 0)),
+            State::Fenced { until, pause, by } => (1, (until, pause), (by, 0)),
+            State::Trial { since, pause, by, good } => (2, (since, pause), (by, good)),
+        }
+        .pack(out);
+    }
+
+    fn unpack(from: &mut &[u8]) -> Option<Self> {
+        let (kind, (at, pause), (by, good)) = <(u8, (f64, f64), (Cause, u32))>::unpack(from)?;
+        match kind {
+            0 => Some(State::Trusted),
+            1 => Some(State::Fenced { until: at, pause, by }),
+            2 => Some(State::Trial { since: at, pause, by, good }),
+            _ => None,
+        }
+    }
 }
 
 impl Errors {

@@ -8,6 +8,8 @@
 //! Prefill is learned as a ratio of sums, time over tokens. Engines read several prompts in one batch, whose first tokens
 //! come together: the first then seems to have taken all of the time and the others none, and only the sums are right.
 
+use crate::pack::record;
+
 /// What a replica is believed to need, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
@@ -24,6 +26,8 @@ pub struct Rates {
     /// Answers behind `step`.
     answers: f64,
 }
+
+record!(Rates { prefill_token, step, step_growth, seen_tokens, own_tokens, answers });
 
 /// What replicas are believed to need that have shown little of it yet: what their peers need. An unknown one would
 /// otherwise draw, or lose, everything by a start value that fits none of them.
@@ -172,6 +176,8 @@ pub struct ModelRates {
     /// Tokens of an answer.
     pub output: f64,
 }
+
+record!(ModelRates { tokens_per_byte, output });
 
 /// Start values: four bytes a token, a paragraph an answer.
 pub const MODEL_START: ModelRates = ModelRates { tokens_per_byte: 0.25, output: 200.0 };

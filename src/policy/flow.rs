@@ -13,6 +13,8 @@
 //!
 //! This is the mean delay of a queue with one server, as in any textbook (Pollaczek and Khinchine).
 
+use crate::pack::record;
+
 /// Over how long arrivals are averaged, in milliseconds.
 const MEMORY_MS: f64 = 60_000.0;
 /// A queue that is fuller than this would never be empty again; it is the present that is wanted.
@@ -25,6 +27,8 @@ pub struct Flow {
     requests: f64,
     read_ms: f64,
 }
+
+record!(Flow { at, requests, read_ms });
 
 /// What is to be expected.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

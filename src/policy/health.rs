@@ -4,6 +4,8 @@
 //! A replica that cannot be reached at all by the very first probe is fenced by it: one that is dead when ramjet starts
 //! must not be believed in for several probe intervals. One that answers late or badly gets the usual chances.
 
+use crate::pack::{Pack, record};
+
 /// How many observations in a row turn the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
@@ -66,6 +68,19 @@ pub struct Health {
     seen_any: bool,
     failures: u32,
     successes: u32,
+}
+
+record!(Health { fenced, was_gone, seen_any, failures, successes });
+
+impl Pack for FenceReason {
+    fn pack(&self, out: &mut Vec<u8>) {
+        // there are far fewer than 256
+        (*self as u8).pack(out);
+    }
+
+    fn unpack(from: &mut &[u8]) -> Option<Self> {
+        FenceReason::ALL.get(usize::from(u8::unpack(from)?)).copied()
+    }
 }
 
 /// A change of state.

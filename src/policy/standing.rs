@@ -4,6 +4,7 @@
 use super::admission::Admission;
 use super::errors::Errors;
 use super::health::{FenceReason, Health, Observation, Thresholds, Transition};
+use crate::pack::Pack;
 
 /// Whether new requests may come. The words appear in `/health` and in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +34,22 @@ pub struct Standing {
     pub quarantine: Option<FenceReason>,
     /// Whether it belongs to the fleet no longer.
     pub has_left: bool,
+}
+
+impl Pack for Standing {
+    /// Without what nothing bypasses: that is this process's own to find out.
+    fn pack(&self, out: &mut Vec<u8>) {
+        self.readiness.pack(out);
+        self.generation.pack(out);
+        self.errors.pack(out);
+        self.draining.pack(out);
+    }
+
+    fn unpack(from: &mut &[u8]) -> Option<Self> {
+        let (readiness, generation) = (Health::unpack(from)?, Health::unpack(from)?);
+        let (errors, draining) = (Errors::unpack(from)?, bool::unpack(from)?);
+        Some(Standing { readiness, generation, errors, draining, ..Standing::default() })
+    }
 }
 
 impl State {
@@ -97,6 +114,18 @@ impl Standing {
     /// What is known of a replica before anything was seen of it; whether it is asked for an identity.
     pub fn new(has_identity: bool) -> Self {
         Standing { admission: Admission::new(has_identity), ..Standing::default() }
+    }
+
+    /// Nothing is known but whether an operator keeps new requests away.
+    pub fn said(draining: bool) -> Self {
+        Standing { draining, ..Standing::default() }
+    }
+
+    /// The same, with what another process knew; what nothing bypasses is not taken from there.
+    #[must_use]
+    pub fn following(self, known: Standing) -> Self {
+        let Standing { admission, quarantine, has_left, .. } = self;
+        Standing { admission, quarantine, has_left, ..known }
     }
 
     /// The state.

@@ -9,6 +9,7 @@
 
 use super::fingerprint::{Ends, Place};
 use super::turns::AsItIs;
+use crate::pack::record;
 use crate::types::ReplicaId;
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
@@ -58,6 +59,16 @@ pub struct Session {
     /// Whether it has returned before.
     returns: bool,
 }
+
+record!(Session { replica, tokens, trunk, used, earlier, claim, is_expected, returns });
+
+/// What is handed to the next process: the sessions by the end of their last prompt.
+#[derive(Clone, Debug, Default)]
+pub struct CrowdState {
+    sessions: Vec<(u64, Session)>,
+    patience: f64,
+}
+record!(CrowdState { sessions, patience });
 
 /// Sessions of each kind that are remembered.
 const MOST: usize = 32_768;
@@ -188,6 +199,33 @@ impl Crowd {
         }
     }
 
+    /// What is handed over.
+    pub fn state(&self) -> CrowdState {
+        let sessions = self.sessions.iter().map(|(print, session)| (*print, *session)).collect();
+        CrowdState { sessions, patience: self.patience }
+    }
+
+    /// Takes in what another process knew, `slot` telling whom a slot of it is now. Into an empty crowd.
+    pub fn restore(&mut self, state: CrowdState, slot: impl Fn(usize) -> Option<ReplicaId>) {
+        let mut sessions = state.sessions;
+        sessions.sort_unstable_by_key(|(print, session)| (session.claim, *print));
+        for (print, mut session) in sessions {
+            let Some(replica) = slot(session.replica.index()) else { continue };
+            session.replica = replica;
+            session.earlier = session.earlier.map(|stay| stay.and_then(|(at, used)| Some((slot(at.index())?, used))));
+            if session.is_expected {
+                self.enter(&session);
+                self.expected.push_back((session.claim, print));
+            } else {
+                self.late.push_back((session.claim, print));
+            }
+            self.sessions.insert(print, session);
+        }
+        if state.patience.is_finite() {
+            self.patience = state.patience;
+        }
+    }
+
     /// Heap bytes in use, about.
     pub fn bytes(&self) -> usize {
         self.sessions.capacity() * (size_of::<(u64, Session)>() + 1)
@@ -207,8 +245,9 @@ impl Crowd {
         let is_late = |claim: Number| (now - claim) as f64 > patience;
         while let Some((claim, print)) = self.expected.front().copied().filter(|(claim, _)| is_late(*claim)) {
             self.expected.pop_front();
-            let expected = |s: &&mut Session| s.claim == claim && s.is_expected;
-            let Some(session) = self.sessions.get_mut(&print).filter(expected) else { continue };
+            let Some(session) = self.sessions.get_mut(&print).filter(|s| s.claim == claim && s.is_expected) else {
+                continue;
+            };
             session.is_expected = false;
             let session = *session;
             self.exit(&session);
@@ -261,6 +300,7 @@ impl Crowd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pack;
     use proptest::prelude::*;
 
     const A: ReplicaId = ReplicaId(0);
@@ -315,6 +355,24 @@ mod tests {
         crowd.undo(3, turn(11, 12), session);
         assert_eq!((residents(&crowd, A), residents(&crowd, B)), (before, (0, 0.0)));
         assert_eq!(crowd.session(turn(11, 12).previous).map(|s| s.replica), Some(A));
+    }
+
+    #[test]
+    fn the_next_process_knows_the_sessions_under_other_slots() {
+        let mut crowd = Crowd::default();
+        let _ = crowd.come(1, turn(0, 10), A, (5000.0, 2000.0));
+        let _ = crowd.come(2, turn(10, 11), B, (6000.0, 5000.0));
+        let _ = crowd.come(3, turn(0, 20), A, (700.0, 0.0));
+        let state = pack::open::<CrowdState>(&pack::seal(&crowd.state())).unwrap();
+        let mut next = Crowd::default();
+        // A is gone
+        next.restore(state, |old| (old == 1).then_some(A));
+        assert_eq!(residents(&next, A), residents(&crowd, B));
+        assert_eq!((next.session(turn(20, 0).previous), next.sessions.len()), (None, 1));
+        let session = next.session(turn(11, 0).previous).unwrap();
+        assert_eq!((session.last_use(A), session.earlier), (Some(2), [None; 2]));
+        let (before, _) = next.come(4, turn(11, 12), A, (7000.0, 6000.0)).unwrap();
+        assert_eq!(before, Some(session));
     }
 
     proptest! {

@@ -8,6 +8,8 @@
 //! order, and a trunk outlives its twigs without a tree being kept. (Who used a block when, which tells what an engine may
 //! have evicted, is another matter: see [`super::uses`].)
 
+pub mod state;
+
 use super::lru::Stamp;
 use super::replica_set::{ReplicaSets, SetId};
 use super::uses::{Run, Runs, Use};

@@ -11,6 +11,7 @@
 //! "Used" is told by the numbers of claims, which count over the whole fleet and wrap; a log of what each claim touched
 //! turns them into distances. A replica of known capacity starts with it; any other one with no limit.
 
+use crate::pack::record;
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
@@ -47,6 +48,8 @@ pub struct LruModel {
     /// Nothing that was last used at this claim or before is there.
     floor: Option<Stamp>,
 }
+
+record!(LruModel { log, open, keeps, capacity, outlived, floor });
 
 /// Entries of the log; when it is full, those of its older half are joined two by two.
 const LOG: usize = 2048;
@@ -121,6 +124,12 @@ impl LruModel {
         let (_, tokens) = self.open.swap_remove(at);
         self.log(now, tokens + generated);
         true
+    }
+
+    /// All claims are over, as event `now`, as far as anybody will hear of them.
+    pub fn settle(&mut self, now: Stamp) {
+        let open = std::mem::take(&mut self.open);
+        open.into_iter().for_each(|(_, tokens)| self.log(now, tokens));
     }
 
     /// What claim `begun` was to use was never used.

@@ -14,6 +14,11 @@ pub struct SetId(u32);
 impl SetId {
     /// The set without members; never counted, never freed.
     pub const EMPTY: SetId = SetId(0);
+
+    /// Its place among [`ReplicaSets::all`].
+    pub fn number(self) -> u32 {
+        self.0
+    }
 }
 
 /// All sets in use, counted by their users.
@@ -40,6 +45,11 @@ impl ReplicaSets {
     /// The members as bits, 64 slots a word; words that are missing are zero.
     pub fn bits(&self, id: SetId) -> &[u64] {
         &self.sets[id.0 as usize].bits
+    }
+
+    /// All sets by their numbers; those not in use are empty.
+    pub fn all(&self) -> Vec<Vec<u64>> {
+        self.sets.iter().map(|set| set.bits.to_vec()).collect()
     }
 
     /// Whether `replica` is a member.

@@ -3,6 +3,7 @@
 //! reports. So the end of a prompt says of the next one where it was, to the token, which matters most to prompts that
 //! are shorter than a few blocks. Bounded: a table of the last turns, the older half of which goes at once.
 
+use crate::pack::record;
 use crate::types::ReplicaId;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -27,6 +28,8 @@ pub struct Turn {
     /// Tokens of one block of its prompt: prose and source code differ, so each conversation has its own.
     pub block: f64,
 }
+
+record!(Turn { replica, tokens, block });
 
 type Half = HashMap<u64, Turn, BuildHasherDefault<AsItIs>>;
 
@@ -55,6 +58,11 @@ impl Turns {
     pub fn forget(&mut self, replica: ReplicaId) {
         self.young.retain(|_, turn| turn.replica != replica);
         self.old.retain(|_, turn| turn.replica != replica);
+    }
+
+    /// All that is known, the older half first.
+    pub fn all(&self) -> Vec<(u64, Turn)> {
+        self.old.iter().chain(&self.young).map(|(print, turn)| (*print, *turn)).collect()
     }
 
     /// Heap bytes in use, about.

@@ -8,8 +8,12 @@
 //! own, which is never too early.
 
 use super::lru::{Mark, Marks, Stamp};
+use crate::pack::record;
 use crate::types::ReplicaId;
 use smallvec::SmallVec;
+
+/// Whose slot is never used.
+const NOBODY: ReplicaId = ReplicaId(u16::MAX);
 
 /// The last uses of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +23,8 @@ pub struct Use {
     before: Stamp,
     by: ReplicaId,
 }
+
+record!(Use { last, before, by });
 
 /// A run of blocks of a chain whose last uses are the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,6 +53,12 @@ impl Use {
             (self.before, self.by) = (self.last, by);
         }
         self.last = stamp;
+    }
+
+    /// The same where the replica that used it last has another slot, or none.
+    #[must_use]
+    pub fn moved(self, slot: impl Fn(usize) -> Option<ReplicaId>) -> Self {
+        Use { by: slot(self.by.index()).unwrap_or(NOBODY), ..self }
     }
 
     fn of(&self, replica: ReplicaId) -> Stamp {

@@ -1,4 +1,4 @@
-//! The first bytes of a client's connection: HTTP/1 or HTTP/2 in clear text, and how long a head may take.
+//! The first bytes of a client's connection: HTTP/1 or HTTP/2, and how long a head may take.
 //!
 //! Pingora can tell the versions apart itself, but waits for the 24 bytes of an HTTP/2 preface to do so, without a time
 //! limit: a connection that says nothing would stay for ever, and so would a short request. Three bytes are enough (no
@@ -20,15 +20,15 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use memchr::memchr_iter;
 use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
-use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v1::server::HttpSession as SessionV1;
 use pingora_core::protocols::http::v2::server::default_h2_options;
+use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::server::ShutdownWatch;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::{HttpProxy, http_proxy};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -50,6 +50,9 @@ pub struct Front {
     http1: Arc<HttpProxy<Proxy>>,
     http2: Arc<HttpProxy<Proxy>>,
     open_http2: Arc<AtomicUsize>,
+    /// What ends idle HTTP/1 connections, where that is later than the end of the listeners. HTTP/2 ends in good order:
+    /// its clients are told in advance.
+    shutdown: Arc<OnceLock<ShutdownWatch>>,
     terms: Arc<ArcSwap<Terms>>,
 }
 
@@ -65,8 +68,13 @@ pub(super) fn request_begins() {
 }
 
 impl Front {
-    /// Serves `proxy` in both versions; `open_http2` counts the open HTTP/2 connections.
-    pub fn new(proxy: &Proxy, conf: &Arc<ServerConf>, open_http2: Arc<AtomicUsize>) -> Self {
+    /// Serves `proxy` in both versions; `open_http2` counts the open HTTP/2 connections, `shutdown` ends idle HTTP/1 ones.
+    pub fn new(
+        proxy: &Proxy,
+        conf: &Arc<ServerConf>,
+        open_http2: Arc<AtomicUsize>,
+        shutdown: Arc<OnceLock<ShutdownWatch>>,
+    ) -> Self {
         let mut http2 = http_proxy(conf, proxy.clone());
         let mut options = HttpServerOptions::default();
         options.h2c = true;
@@ -76,7 +84,7 @@ impl Front {
         h2.initial_window_size(H2_STREAM_WINDOW).initial_connection_window_size(H2_CONNECTION_WINDOW);
         http2.h2_options = Some(h2);
         let http1 = Arc::new(http_proxy(conf, proxy.clone()));
-        Front { http1, http2: Arc::new(http2), open_http2, terms: proxy.terms.clone() }
+        Front { http1, http2: Arc::new(http2), open_http2, shutdown, terms: proxy.terms.clone() }
     }
 
     /// How long a head may take.
@@ -125,17 +133,25 @@ impl ServerApp for Front {
             let watched = Watched::listen(stream, HeadClock::new(self.patience()));
             return self.http2.process_new(watched, shutdown).await;
         }
-        self.serve_http1(stream, deadline, shutdown).await;
+        self.serve_http1(stream, deadline, self.shutdown.get().unwrap_or(shutdown)).await;
         None
     }
 
+    /// Ends idle connections: not when the listeners have ended, but when connections are to.
     async fn cleanup(&self) {
+        if let Some(mut shutdown) = self.shutdown.get().cloned() {
+            drop(shutdown.wait_for(|down| *down).await);
+        }
         tokio::join!(ServerApp::cleanup(&*self.http1), ServerApp::cleanup(&*self.http2));
     }
 }
 
 /// Whether a connection begins with an HTTP/2 preface; `None` when it ends before that can be told.
 async fn is_http2(stream: &mut Stream) -> Option<bool> {
+    if stream.get_ssl_digest().is_some() {
+        // settled in the handshake
+        return Some(stream.selected_alpn_proto() == Some(ALPN::H2));
+    }
     let mut first = [0; PREFACE.len()];
     let peeked = stream.try_peek(&mut first).await.ok()?;
     if !peeked || first != *PREFACE {

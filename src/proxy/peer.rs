@@ -58,7 +58,7 @@ impl Proxy {
         match replica.address() {
             Some(address) => {
                 let phases = &ctx.terms.settings.phases;
-                let mut peer = peer(address, phases, fresh);
+                let mut peer = peer(&replica, address, phases, fresh);
                 if is_websocket {
                     upgrade::offer(&mut peer.options);
                 }
@@ -278,8 +278,8 @@ impl Patience {
     }
 }
 
-fn peer(address: SocketAddr, phases: &Phases, fresh: bool) -> HttpPeer {
-    let mut peer = HttpPeer::new(address, false, String::new());
+fn peer(replica: &Replica, address: SocketAddr, phases: &Phases, fresh: bool) -> HttpPeer {
+    let mut peer = replica.peer(address);
     // connections of another group are not taken from the pool; nobody will ask for this one again
     peer.group_key = if fresh { FRESH.fetch_add(1, Relaxed) } else { 0 };
     let options = &mut peer.options;

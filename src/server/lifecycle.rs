@@ -1,6 +1,8 @@
-//! What the process does when it is told something: stop, or read its configuration again.
+//! What the process does when it is told something: stop, make room for its successor, or read its files again.
 
+use super::handover::Succession;
 use super::reload::Reload;
+use super::tls::Certificates;
 use crate::telemetry::metrics::Metrics;
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -11,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::watch;
 
 /// How often a process that is shutting down looks whether it is idle.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
@@ -18,55 +21,78 @@ const DRAIN_POLL: Duration = Duration::from_millis(50);
 /// been accepted.
 const IDLE_BEFORE_EXIT: Duration = Duration::from_secs(1);
 
-/// The signals that end the process: SIGTERM in steps, SIGINT at once, SIGQUIT by handing over.
+/// The signals that end the process: SIGTERM in steps, SIGINT at once.
 pub(super) struct Signals {
     pub(super) grace: Duration,
     pub(super) draining: Arc<AtomicBool>,
+    /// Whether another process serves in this one's place.
+    pub(super) over: watch::Receiver<bool>,
 }
 
 #[async_trait]
 impl ShutdownSignalWatch for Signals {
-    /// Returns when the listeners are to close. After SIGTERM that is later, when balancers have had time to see that
-    /// health says draining.
+    /// Returns when connections are to close. After SIGTERM that is later, when balancers have had time to see that
+    /// health says draining; after a hand-over, when clients have had time to come back to their idle connections and be
+    /// told.
     async fn recv(&self) -> ShutdownSignal {
         let caught = (signal(SignalKind::quit()), signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
         let (Ok(mut quit), Ok(mut terminate), Ok(mut interrupt)) = caught else {
             log::error!("signals cannot be caught");
             return ShutdownSignal::FastShutdown;
         };
-        tokio::select! {
-            _ = quit.recv() => return ShutdownSignal::GracefulUpgrade,
-            _ = interrupt.recv() => return ShutdownSignal::FastShutdown,
-            _ = terminate.recv() => self.draining.store(true, Relaxed),
-        }
-        log::info!("draining: the listeners close in {:?}", self.grace);
-        let mut again = async move || {
+        let mut over = self.over.clone();
+        let is_over = loop {
             tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+                // Pingora's signal for a hand-over: here the successor itself says when it serves
+                _ = quit.recv() => log::warn!("SIGQUIT ends nothing: `ramjet upgrade` starts a successor"),
+                _ = interrupt.recv() => return ShutdownSignal::FastShutdown,
+                _ = terminate.recv() => break false,
+                _ = over.wait_for(|over| *over) => break true,
             }
-            log::warn!("told to stop again, exiting at once");
+        };
+        self.draining.store(true, Relaxed);
+        match is_over {
+            true => log::info!("another process serves now: this one finishes what it has"),
+            false => log::info!("draining: the listeners close in {:?}", self.grace),
+        }
+        // whoever stops the unit means the process that serves; this one is going anyway
+        let mut spared = is_over;
+        let mut again = async move || loop {
+            tokio::select! {
+                _ = terminate.recv() => if !std::mem::take(&mut spared) { return },
+                _ = interrupt.recv() => return,
+            }
         };
         tokio::select! {
-            () = again() => return ShutdownSignal::FastShutdown,
+            () = again() => {
+                log::warn!("told to stop again, exiting at once");
+                return ShutdownSignal::FastShutdown;
+            }
             () = tokio::time::sleep(self.grace) => {}
         }
         // from here on Pingora is deaf
         tokio::spawn(async move {
             again().await;
+            log::warn!("told to stop again, exiting at once");
             std::process::exit(0);
         });
         ShutdownSignal::GracefulTerminate
     }
 }
 
-/// Lets a process that was told to stop, or whose successor is taking over, end well: its clients are told to connect
-/// anew after their answer, and it exits soon after its last request. Pingora alone would sleep out the whole drain
-/// limit.
-pub(super) struct Drain {
+/// What shows whether a process that is going away still has something to do.
+pub(super) struct Going {
     pub(super) metrics: Arc<Metrics>,
     pub(super) draining: Arc<AtomicBool>,
     pub(super) open_http2: Arc<AtomicUsize>,
+}
+
+/// Lets a process that was told to stop, or in whose place another one serves, end well: its clients are told to connect
+/// anew after their answer, and it exits soon after its last request. Pingora alone would sleep out the whole drain
+/// limit.
+pub(super) struct Drain {
+    pub(super) going: Going,
+    pub(super) succession: Arc<Succession>,
     /// Taken, and first polled, in the service: a daemon forks before that.
     pub(super) phases: Mutex<Option<broadcast::Receiver<ExecutionPhase>>>,
 }
@@ -75,10 +101,11 @@ pub(super) struct Drain {
 impl BackgroundService for Drain {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let Some(mut phases) = self.phases.lock().take() else { return };
+        let Going { metrics, draining, open_http2 } = &self.going;
         loop {
             tokio::select! {
                 phase = phases.recv() => match phase {
-                    Ok(phase) if goes_away(&phase) => self.draining.store(true, Relaxed),
+                    Ok(phase) if goes_away(&phase) => draining.store(true, Relaxed),
                     // the server that told of its phases is gone
                     Err(RecvError::Closed) => break,
                     Ok(_) | Err(RecvError::Lagged(_)) => {}
@@ -86,14 +113,15 @@ impl BackgroundService for Drain {
                 _ = shutdown.changed() => break,
             }
         }
-        self.draining.store(true, Relaxed);
+        draining.store(true, Relaxed);
         let mut idle_since = None;
         while idle_since.is_none_or(|since: Instant| since.elapsed() < IDLE_BEFORE_EXIT) {
             tokio::time::sleep(DRAIN_POLL).await;
-            let busy = self.metrics.inflight() > 0 || self.open_http2.load(Relaxed) > 0;
+            let busy = metrics.inflight() > 0 || open_http2.load(Relaxed) > 0;
             idle_since = if busy { None } else { idle_since.or_else(|| Some(Instant::now())) };
         }
         log::info!("no request is left, exiting");
+        self.succession.farewell();
         std::process::exit(0);
     }
 }
@@ -104,8 +132,11 @@ fn goes_away(phase: &ExecutionPhase) -> bool {
     !matches!(phase, Setup | Bootstrap | BootstrapComplete | Running)
 }
 
-/// Reads the configuration again on SIGHUP, which would end the process and every stream with it.
-pub(super) struct Hangup(pub(super) Arc<Reload>);
+/// Reads the configuration and the certificates again on SIGHUP, which would end the process and every stream with it.
+pub(super) struct Hangup {
+    pub(super) reload: Arc<Reload>,
+    pub(super) certificates: Option<Arc<Certificates>>,
+}
 
 #[async_trait]
 impl BackgroundService for Hangup {
@@ -115,7 +146,12 @@ impl BackgroundService for Hangup {
         };
         loop {
             tokio::select! {
-                _ = hangup.recv() => drop(self.0.run().await),
+                _ = hangup.recv() => {
+                    self.reload.run().await;
+                    if let Some(certificates) = &self.certificates {
+                        certificates.reload_certificates();
+                    }
+                }
                 changed = shutdown.changed() => if changed.is_err() || *shutdown.borrow() { return },
             }
         }

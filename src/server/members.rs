@@ -56,6 +56,7 @@ fn named(name: &str, dns: &DnsDiscovery, loaded: &Loaded) -> Dns {
             prefix: String::new(),
             models: models.clone(),
             api_key: api_key.clone(),
+            tls: None,
             rank: None,
             lane: None,
             kv_capacity_tokens: None,

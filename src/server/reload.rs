@@ -176,7 +176,7 @@ fn keep_fixed(old: &Config, new: &mut Config) -> Vec<String> {
         )+ };
     }
     fixed! {
-        listen.api listen.admin
+        listen.api listen.admin listen.tls
         server.threads server.pid_file server.upgrade_sock server.grace server.drain_limit server.user server.group
         // prompts are known by blocks of this size; the listeners have that one, too
         routing.block_bytes timeouts.tcp_keepalive

@@ -30,6 +30,9 @@ const QUEUE_WAIT: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30
 /// Around the budget of a decision, 100 µs.
 const DECISION: &[f64] = &[1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3];
 
+const PROMPT_TOKENS: &str = "ramjet_upstream_prompt_tokens_total";
+const CACHED_TOKENS: &str = "ramjet_upstream_cached_prompt_tokens_total";
+
 metrics! {
     /// All metrics of the process.
     pub struct Metrics {
@@ -93,9 +96,9 @@ metrics! {
         index_blocks: gauge("ramjet_prefix_index_blocks", "Blocks in the prefix index.");
         reservations: gauge("ramjet_reservations",
             "Reservations held at replicas, by the replicas' own count. It stays at ramjet_requests_placed.");
-        upstream_prompt_tokens: counters("ramjet_upstream_prompt_tokens_total",
+        upstream_prompt_tokens: counters(PROMPT_TOKENS,
             "Prompt tokens by replica, of answers that reported how many were cached.", &["upstream"]);
-        upstream_cached_tokens: counters("ramjet_upstream_cached_prompt_tokens_total",
+        upstream_cached_tokens: counters(CACHED_TOKENS,
             "Those of them that the replica reported as served from its prefix cache.", &["upstream"]);
         placed: gauge("ramjet_requests_placed",
             "Requests with a replica, by the requests' own count. It stays at ramjet_reservations.");
@@ -233,9 +236,12 @@ impl Metrics {
     /// The share of a replica's prompt tokens that came from its cache, as reported; `None` before the first report.
     #[expect(clippy::cast_precision_loss, reason = "a share is told to a few digits")]
     pub fn hit_share(&self, upstream: &str) -> Option<f64> {
-        let of = |counter: &IntCounterVec| counter.with_label_values(&[upstream]).get() as f64;
-        let prompt = of(&self.upstream_prompt_tokens);
-        (prompt > 0.0).then(|| of(&self.upstream_cached_tokens) / prompt)
+        let inherited = self.inherited.lock();
+        let of = |counter: &IntCounterVec, name: &str| {
+            counter.with_label_values(&[upstream]).get() as f64 + inherited.of_upstream(name, upstream)
+        };
+        let prompt = of(&self.upstream_prompt_tokens, PROMPT_TOKENS);
+        (prompt > 0.0).then(|| of(&self.upstream_cached_tokens, CACHED_TOKENS) / prompt)
     }
 
     /// An answer reported its cached tokens: why the others had to be read, and an estimate of what was saved.

@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod decisions;
+pub mod inherited;
 pub mod metrics;
 mod process;
 mod registry;

@@ -22,13 +22,15 @@ macro_rules! metrics {
             pub(super) registry: prometheus::Registry,
             /// What is copied into counters at a scrape must not be copied twice.
             pub(super) rendering: parking_lot::Mutex<()>,
+            /// What processes before this one counted.
+            pub(super) inherited: parking_lot::Mutex<$crate::telemetry::inherited::Counts>,
             $(pub(super) $field: $crate::telemetry::registry::metrics!(@type $kind),)+
         }
 
         impl $name {
             fn declare() -> $crate::telemetry::registry::Result<Self> {
                 let builder = $crate::telemetry::registry::Builder::default();
-                Ok($name { $($field: builder.$kind($($argument),+)?,)+ registry: builder.registry, rendering: parking_lot::Mutex::new(()) })
+                Ok($name { $($field: builder.$kind($($argument),+)?,)+ registry: builder.registry, rendering: parking_lot::Mutex::new(()), inherited: parking_lot::Mutex::default() })
             }
         }
     };

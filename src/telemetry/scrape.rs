@@ -1,5 +1,6 @@
 //! What is read when somebody scrapes: the fleet as it is at the moment, and the process.
 
+use super::inherited::Counts;
 use super::metrics::Metrics;
 use super::process;
 use super::registry::{Result, keep};
@@ -7,7 +8,7 @@ use crate::fleet::Fleet;
 use crate::fleet::members::Members;
 use crate::fleet::replica::Replica;
 use crate::policy::health::FenceReason;
-use prometheus::proto::LabelPair;
+use prometheus::proto::{LabelPair, MetricFamily};
 use prometheus::{Encoder, TextEncoder};
 use std::collections::HashSet;
 
@@ -17,6 +18,22 @@ impl Metrics {
     /// # Errors
     /// A metric that cannot be encoded.
     pub fn render(&self, fleet: &Fleet) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(16 << 10);
+        TextEncoder::new().encode(&self.gather(fleet), &mut out)?;
+        Ok(out)
+    }
+
+    /// What was counted so far, here and in processes before this one.
+    pub fn counts(&self, fleet: &Fleet) -> Counts {
+        Counts::of(&self.gather(fleet))
+    }
+
+    /// Takes in what another process counted.
+    pub fn inherit(&self, counts: &Counts) {
+        self.inherited.lock().add(counts);
+    }
+
+    fn gather(&self, fleet: &Fleet) -> Vec<MetricFamily> {
         let _one_at_a_time = self.rendering.lock();
         let members = fleet.members();
         self.drop_strangers(&members);
@@ -38,16 +55,17 @@ impl Metrics {
         self.index_blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
         self.reservations.set(members.present().map(|r| i64::from(r.inflight())).sum());
         self.show_process();
-        let mut out = Vec::with_capacity(16 << 10);
-        TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
-        Ok(out)
+        let mut families = self.registry.gather();
+        self.inherited.lock().add_to(&mut families);
+        families
     }
 
     /// Takes out the series of replicas that are gone.
     fn drop_strangers(&self, members: &Members) {
         let names: HashSet<&str> = members.present().map(|r| r.name()).collect();
-        let stays =
-            |label: &LabelPair| !matches!(label.name(), "upstream" | "from" | "to") || names.contains(label.value());
+        let may_stay = |name: &str, value: &str| !matches!(name, "upstream" | "from" | "to") || names.contains(value);
+        self.inherited.lock().keep(may_stay);
+        let stays = |label: &LabelPair| may_stay(label.name(), label.value());
         let gauges = [&self.upstream_up, &self.upstream_inflight, &self.upstream_load, &self.fenced];
         gauges.into_iter().for_each(|gauges| keep(gauges, stays));
         let tokens = [&self.upstream_prompt_tokens, &self.upstream_cached_tokens];

@@ -1,6 +1,11 @@
 //! Promises kept by the real binary on real sockets. One file per promise; engines are scripted or simulated.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected should stop")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that meets the unexpected should stop"
+)]
 
 mod adapters;
 mod admission;
@@ -9,6 +14,7 @@ mod chaos;
 mod clients;
 mod compat;
 mod decoded;
+mod deploying;
 mod dialects;
 mod discovery;
 mod draining;
@@ -41,4 +47,6 @@ mod speculation;
 mod starting;
 mod support;
 mod tidy;
+mod tls;
+mod upgrade;
 mod upgrades;

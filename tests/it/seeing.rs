@@ -312,6 +312,7 @@ async fn the_dashboard_is_one_page_that_needs_nobody_else() {
     let answer = client::get(ramjet.admin, "/").await.unwrap();
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/html; charset=utf-8")));
     assert!(answer.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
+    assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
     let page = String::from_utf8(answer.body).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.contains("/api/fleet") && page.contains("/api/decisions"));
     assert!(["http:", "https:", "src=", "href=", "innerHTML"].iter().all(|other| !page.contains(other)));

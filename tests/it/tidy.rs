@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// Modules from the bottom up; each may use those of the lines above it and itself. A line holds siblings, which never
 /// use each other except where `ALLOWED` says so.
-const LAYERS: [&[&str]; 6] = [
+const LAYERS: [&[&str]; 7] = [
+    &["pack"],
     &["types"],
     &["api", "prefix", "policy", "config"],
     &["fleet"],

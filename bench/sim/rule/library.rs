@@ -214,6 +214,7 @@ fn spec(n: usize) -> ReplicaSpec {
         authority: HeaderValue::from_static("simulated"),
         models: vec![],
         authorization: None,
+        tls: None,
         role: Role::default(),
     }
 }

@@ -129,7 +129,7 @@ fn the_token_of_the_environment_stands_in_for_a_key_that_is_not_set() {
 #[test]
 fn every_bad_name_and_value_is_said_at_once() {
     let env = [
-        ("RJ_UPSTREAM", "https://a"),
+        ("RJ_UPSTREAM", "ftp://a"),
         ("RJ_UPSTREAM_TOKEN", "hunter2 hunter2"),
         ("RJ_AFFINITY", "maybe"),
         ("RJ_ROUTE_ALFA", ""),
@@ -154,7 +154,7 @@ RJ_API_ADDR: listen.api: found a list that is too short; allowed: a list of 1 or
 RJ_COLOUR: found an unknown name; allowed: the RJ_* names that `ramjet reference` lists
 RJ_ROUTE_ALFA: found an unknown name; allowed: the RJ_* names that `ramjet reference` lists; did you mean RJ_ROUTE_ALPHA?
 RJ_ROUTE_MAX_ATTEMPTS: retry.attempts: found "0"; allowed: a whole number from 1 to 16
-RJ_UPSTREAM: fleet.replicas[0].url: found "https://a" (https is not in this version); allowed: http://HOST[:PORT][/PREFIX]
+RJ_UPSTREAM: fleet.replicas[0].url: found "ftp://a" (no http:// or https://); allowed: http[s]://HOST[:PORT][/PREFIX]
 RJ_UPSTREAM_CONNECT_TIMEOUT_MS: found "2s"; allowed: a whole number of milliseconds
 RJ_UPSTREAM_POOL_IDLE_TIMEOUT_MS: timeouts.pool_idle: found "999999999ms"; allowed: a duration (250ms, 10s, 15m, 1h) from 1ms to 1h
 RJ_UPSTREAM_TOKEN: found a value that is not shown; allowed: one line of visible ASCII characters
@@ -166,7 +166,7 @@ fn a_problem_with_a_flag_names_the_flag() {
     let said = load(&sources).unwrap_err().to_string();
     let expected = "\
 --admin: listen.admin: found \"9090\"; allowed: \"IP:PORT\" or \"[IPV6]:PORT\"
---upstream: fleet.replicas[0].url: found \"a:8000\" (no http://); allowed: http://HOST[:PORT][/PREFIX]";
+--upstream: fleet.replicas[0].url: found \"a:8000\" (no http:// or https://); allowed: http[s]://HOST[:PORT][/PREFIX]";
     assert_eq!(said, expected);
 }
 

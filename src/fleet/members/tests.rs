@@ -27,6 +27,7 @@ fn spec(name: &str) -> ReplicaSpec {
         authority: HeaderValue::from_static("h"),
         models: vec![],
         authorization: None,
+        tls: None,
         role: Role::default(),
     }
 }

@@ -246,6 +246,8 @@ async fn perform(stream: &mut TcpStream, play: &str, shared: &Shared) -> bool {
         "sse" => stream_text(stream, argument).await,
         // so many tokens, one every 50 milliseconds
         "slowly" => stream_slowly(stream, argument.parse().unwrap()).await,
+        // so many tokens, 100 ms apart
+        "paced" => paced(stream, argument.parse().unwrap()).await,
         "prefill" => {
             wait_closed(stream).await;
             return false;
@@ -322,6 +324,15 @@ async fn stream_slowly(stream: &mut TcpStream, tokens: usize) -> std::io::Result
     for _ in 0..tokens {
         stream.write_all(&chunk(TOKEN)).await?;
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stream.write_all(b"0\r\n\r\n").await
+}
+
+async fn paced(stream: &mut TcpStream, count: usize) -> std::io::Result<()> {
+    stream.write_all(SSE_HEAD.as_bytes()).await?;
+    for _ in 0..count {
+        stream.write_all(&chunk(TOKEN)).await?;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     stream.write_all(b"0\r\n\r\n").await
 }

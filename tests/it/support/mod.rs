@@ -5,6 +5,7 @@ pub(crate) mod dns;
 pub(crate) mod engine;
 pub(crate) mod hex;
 pub(crate) mod ramjet;
+pub(crate) mod unit;
 mod wire;
 
 use std::future::Future;

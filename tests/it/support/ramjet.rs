@@ -28,6 +28,8 @@ pub(crate) struct Start<'a> {
     pub(crate) config: &'a str,
     /// Further keys of `fleet`, indented by two.
     pub(crate) fleet: &'a str,
+    /// Further keys of `listen` as YAML, such as `tls: {…}`: clients are then not asked in clear text.
+    pub(crate) listen: &'a str,
     pub(crate) env: &'a [(&'a str, &'a str)],
     /// Where clients connect, if the environment must know it.
     pub(crate) api: Option<SocketAddr>,
@@ -45,6 +47,7 @@ impl Default for Start<'_> {
             discovery: "{}",
             config: "",
             fleet: "",
+            listen: "",
             env: &[],
             api: None,
             admin: None,
@@ -96,8 +99,15 @@ impl Ramjet {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
         let mut ramjet = Ramjet { child: command.spawn().unwrap(), api, admin, file };
-        let answers =
-            || async { client::get(api, "/health").await.is_ok() && client::get(admin, "/livez").await.is_ok() };
+        let in_clear = start.listen.is_empty();
+        let answers = || async {
+            let serves = if in_clear {
+                client::get(api, "/health").await.is_ok()
+            } else {
+                tokio::net::TcpStream::connect(api).await.is_ok()
+            };
+            serves && client::get(admin, "/livez").await.is_ok()
+        };
         super::until("ramjet answers on both listeners", answers).await;
         assert!(ramjet.ended().is_none(), "ramjet ended at its start");
         std::fs::remove_file(&ramjet.file).unwrap();
@@ -196,11 +206,12 @@ fn configuration(start: &Start<'_>, api: SocketAddr, admin: SocketAddr) -> Strin
     let plain = start.upstreams.iter().map(|u| format!("{{ url: \"http://{u}\" }}"));
     let replicas: String = plain.chain(start.replicas.iter().cloned()).map(|r| format!("    - {r}\n")).collect();
     format!(
-        "fleet:\n  discovery: {}\n  replicas:{}\n{replicas}{}listen:\n  api: [\"{api}\"]\n  admin: \"{admin}\"\nhealth:\n  \
+        "fleet:\n  discovery: {}\n  replicas:{}\n{replicas}{}listen:\n  api: [\"{api}\"]\n  admin: \"{admin}\"\n  {}\nhealth:\n  \
          readiness: {{ interval: {}, timeout: 2s, path: \"{}\" }}\n{}\n",
         start.discovery,
         if replicas.is_empty() { " []" } else { "" },
         start.fleet,
+        start.listen,
         start.probe_every,
         start.probe_path,
         start.config

@@ -1,0 +1,191 @@
+//! What the fleet knows, as it is handed to the next process: everything that was learned, by replica *name*, so that the
+//! two may have different replicas in different slots.
+//!
+//! It is copied in pieces, each under its own lock for no longer than the copying takes, and written down afterwards.
+
+use super::Fleet;
+use super::hints::Last;
+use super::replica::state::ReplicaState;
+use crate::pack::record;
+use crate::policy::estimate::ModelRates;
+use crate::prefix::residency::state::ResidencyState;
+use crate::types::ReplicaId;
+use std::collections::HashMap;
+
+/// What is handed over. A replica is named by its slot.
+#[derive(Clone, Debug)]
+pub struct FleetState {
+    now: f64,
+    /// Bytes of a block: fingerprints of blocks of another size mean nothing.
+    block_bytes: u64,
+    replicas: Vec<(ReplicaId, ReplicaState)>,
+    models: Vec<(String, ModelRates)>,
+    pins: Vec<(u64, ReplicaId)>,
+    /// The number that sessions' names are hashed with, and where they were.
+    hints: (u64, Vec<(u64, Last)>),
+    residency: ResidencyState,
+}
+record!(FleetState { now, block_bytes, replicas, models, pins, hints, residency });
+
+impl FleetState {
+    /// What the clock showed, in milliseconds: the next process's goes on from there.
+    pub fn now(&self) -> f64 {
+        self.now
+    }
+}
+
+impl Fleet {
+    /// What is handed over of the members.
+    pub fn state(&self) -> FleetState {
+        let residency = self.residency.read().copy();
+        FleetState {
+            now: self.clock.now(),
+            block_bytes: self.params().load.block_bytes,
+            replicas: self.members().iter().map(|replica| (replica.id, replica.copy())).collect(),
+            models: self.models.all(),
+            pins: self.pins.all(),
+            hints: self.hints.all(),
+            residency: residency.state(),
+        }
+    }
+
+    /// Takes in what another process knew of the replicas that are members here by the same name. The clock must show no
+    /// less than the other one's did.
+    pub fn inherit(&self, state: FleetState) {
+        let members = self.members();
+        let here: HashMap<&str, usize> = members.iter().enumerate().map(|(n, r)| (r.name(), n)).collect();
+        let now = self.clock.now();
+        let taken = |(old, known): (ReplicaId, ReplicaState)| {
+            let replica = &members[*here.get(known.name.as_str())?];
+            replica.inherit(known, now).then_some((old.index(), replica.id))
+        };
+        let slots: HashMap<usize, ReplicaId> = state.replicas.into_iter().filter_map(taken).collect();
+        let slot = |old: usize| slots.get(&old).copied();
+        self.note_models();
+        self.models.restore(state.models);
+        let pins = state.pins.into_iter();
+        pins.filter_map(|(key, at)| Some((key, slot(at.index())?))).for_each(|(key, at)| self.pins.remember(key, at));
+        let (secret, sessions) = state.hints;
+        let sessions = sessions.into_iter();
+        let sessions =
+            sessions.filter_map(|(key, last)| Some((key, Last { replica: slot(last.replica.index())?, ..last })));
+        self.hints.restore(secret, sessions);
+        let prints = state.block_bytes == self.params().load.block_bytes;
+        self.residency.write().restore(state.residency, prints, slot);
+    }
+
+    /// Another process has taken over: it probes from now on.
+    pub fn retire(&self) {
+        self.retired.send_replace(true);
+    }
+
+    /// Whether another process has taken over.
+    pub fn is_retired(&self) -> bool {
+        *self.retired.borrow()
+    }
+
+    /// Returns when another process has taken over.
+    pub async fn until_retired(&self) {
+        // it cannot fail: the fleet has the sender
+        let mut retired = self.retired.subscribe();
+        drop(retired.wait_for(|retired| *retired).await);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clock::Clock;
+    use super::super::replica::ReplicaSpec;
+    use super::super::testing::spec;
+    use super::*;
+    use crate::pack::{self, Pack};
+    use crate::policy::flight::FlightParams;
+    use crate::policy::score::{AffinityParams, LoadParams};
+    use crate::policy::select::Params;
+    use crate::policy::standing::State;
+    use crate::prefix::fingerprint::Ends;
+    use crate::prefix::residency::Size;
+    use crate::types::{Basis, PolicyKind};
+    use std::sync::Arc;
+    use xxhash_rust::xxh3::xxh3_64;
+
+    fn fleet(replicas: &[(&str, &str)], block_bytes: u64) -> Fleet {
+        let spec = |(name, host): &(&str, &str)| ReplicaSpec { host: (*host).to_owned(), ..spec(name) };
+        let params = Params {
+            policy: PolicyKind::Cost,
+            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
+            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes },
+            flight: FlightParams::default(),
+        };
+        Fleet::new(replicas.iter().map(spec).collect(), params, 1 << 20)
+    }
+
+    fn overlaps(fleet: &Fleet, chain: &[u64]) -> Vec<u32> {
+        let mut overlaps = vec![0; fleet.replicas().slots()];
+        fleet.residency.read().walk(chain, 512.0, None, &mut overlaps);
+        overlaps
+    }
+
+    /// The fleet of a process that has learned something, and the chain that it knows.
+    fn learned() -> (Fleet, Arc<[u64]>) {
+        let fleet = fleet(&[("a", "x"), ("b", "y"), ("c", "z")], 2048);
+        let chain: Arc<[u64]> = (1..=9).collect();
+        let size = Size { prompt: 4608.0, block: 512.0, ends: Ends::default() };
+        let (claim, _) = fleet.residency.write().claim(&chain, size, ReplicaId(1));
+        fleet.residency.write().confirm(claim);
+        fleet.models.learn(Some("m"), 4096, 2048, Some(9));
+        fleet.pins.remember(7, ReplicaId(2));
+        fleet.hints.remember(5, ReplicaId(1), 100.0);
+        fleet.replicas()[0].drain(true, 0.0);
+        (fleet, chain)
+    }
+
+    fn handed(fleet: &Fleet) -> FleetState {
+        pack::open(&pack::seal(&fleet.state())).unwrap()
+    }
+
+    #[test]
+    fn what_one_process_learned_the_next_one_knows_by_name() {
+        let (old, chain) = learned();
+        let new = fleet(&[("c", "z"), ("new", "w"), ("b", "y"), ("a", "x")], 2048);
+        new.inherit(handed(&old));
+        assert_eq!(overlaps(&new, &chain), [0, 0, 9, 0]);
+        assert_eq!(new.models().rates(Some("m")), old.models().rates(Some("m")));
+        assert_eq!(new.pins().find(7), Some(ReplicaId(0)));
+        assert_eq!(new.hints.last(5).map(|last| last.replica), Some(ReplicaId(2)));
+        assert!(new.replicas()[3].is_barred() && !new.replicas()[2].is_barred());
+        assert_eq!(new.replicas()[3].state(), State::Draining);
+        // and so does the one after that
+        let handed = handed(&new);
+        let third = fleet(&[("b", "y")], 2048).on(Clock::at(handed.now()));
+        third.inherit(handed);
+        assert_eq!(overlaps(&third, &chain), [9]);
+        assert!(third.clock().now() >= new.state().now - 1000.0);
+    }
+
+    #[test]
+    fn another_engine_behind_a_name_and_other_blocks_begin_cold() {
+        let (old, chain) = learned();
+        let moved = fleet(&[("a", "elsewhere"), ("b", "elsewhere")], 2048);
+        moved.inherit(handed(&old));
+        assert_eq!(overlaps(&moved, &chain), [0, 0]);
+        assert!(moved.replicas()[0].is_barred(), "what an operator said of the name stays");
+        let other = fleet(&[("b", "y")], 4096);
+        other.inherit(handed(&old));
+        assert_eq!(overlaps(&other, &chain), [0]);
+        assert_eq!(other.models().rates(Some("m")), old.models().rates(Some("m")));
+    }
+
+    #[test]
+    fn the_layout_changes_only_with_the_version() {
+        let (fleet, _) = learned();
+        let mut state = fleet.state();
+        // what differs from run to run
+        state.now = 1.0;
+        state.hints = (0, Vec::new());
+        let mut bytes = Vec::new();
+        state.pack(&mut bytes);
+        let layout = (pack::VERSION, bytes.len(), xxh3_64(&bytes));
+        assert_eq!(layout, (2, 1087, 0xbf2e_92d9_1624_2925), "if the layout has changed, so must pack::VERSION");
+    }
+}

@@ -1,0 +1,62 @@
+//! How a replica is connected to: in clear text or by TLS, and whom its certificate must come from.
+
+use super::replica::Replica;
+use pingora_core::connectors::ConnectorOptions;
+use pingora_core::connectors::http::Connector;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::utils::tls::{WrappedX509, parse_x509};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// A file of issuers without any: each replica names its own, so that a connector need not read those of the system,
+/// which takes it long and stops the process where it fails.
+const NO_ISSUERS: &str = "/dev/null";
+/// Connections that a connector of probes keeps; each is used once.
+const KEPT: usize = 16;
+
+/// How a replica behind https is known to be itself.
+#[derive(Clone, Debug)]
+pub struct UpstreamTls {
+    /// Whether its certificate is verified.
+    verify: bool,
+    /// Those who may have issued it, and the same as they came.
+    issuers: Arc<[WrappedX509]>,
+    ders: Arc<Vec<Vec<u8>>>,
+}
+
+impl PartialEq for UpstreamTls {
+    fn eq(&self, other: &Self) -> bool {
+        self.verify == other.verify && self.ders == other.ders
+    }
+}
+
+impl Eq for UpstreamTls {}
+
+impl UpstreamTls {
+    /// A certificate by one of the issuers in `ders`, each in DER that has been parsed before, and of the replica's host; not looked
+    /// at unless `verify`.
+    pub fn new(verify: bool, ders: Arc<Vec<Vec<u8>>>) -> Self {
+        let issuers = ders.iter().map(|der| WrappedX509::new(der.clone(), parse_x509));
+        UpstreamTls { verify, issuers: issuers.collect(), ders }
+    }
+}
+
+impl Replica {
+    /// Whom to connect to at `address`.
+    pub fn peer(&self, address: SocketAddr) -> HttpPeer {
+        let Some(tls) = &self.spec.tls else { return HttpPeer::new(address, false, String::new()) };
+        let host = self.spec.host.trim_start_matches('[').trim_end_matches(']');
+        let mut peer = HttpPeer::new(address, true, host.to_owned());
+        peer.options.verify_cert = tls.verify;
+        peer.options.verify_hostname = tls.verify;
+        peer.options.ca = Some(tls.issuers.clone());
+        peer
+    }
+}
+
+/// A connector for questions to replicas.
+pub fn connector() -> Connector {
+    let mut options = ConnectorOptions::new(KEPT);
+    options.ca_file = Some(NO_ISSUERS.to_owned());
+    Connector::new(Some(options))
+}
