@@ -125,6 +125,11 @@ impl Reservation {
         work.watch.shows_no_token(self.ticket);
     }
 
+    /// All of its answer is generated, though not passed on yet: nobody waits for it any more.
+    pub fn is_done(&mut self) {
+        self.replica.work.lock().backlog.end(self.ticket, self.clock.now());
+    }
+
     /// It was answered, with nothing generated.
     pub fn is_answered(&mut self) {
         self.replica.work.lock().watch.is_answered(self.ticket);

@@ -222,10 +222,12 @@ impl Proxy {
     /// The engine has read the prompt: it holds it, and what is left to do is decoding.
     fn prefill_done(&self, ctx: &mut Context) {
         if let Some(attempt) = &mut ctx.attempt {
-            attempt.claim.confirm();
-            if ctx.relay.first_token.is_some() {
-                attempt.reservation.first_token();
+            // before it is told that the prompt is held: who comes in between would take it for one that is still to be read
+            match ctx.relay.first_token {
+                Some(_) => attempt.reservation.first_token(),
+                None => attempt.reservation.is_done(),
             }
+            attempt.claim.confirm();
             if ctx.terms.settings.phase_aware {
                 attempt.reservation.shrink();
             }

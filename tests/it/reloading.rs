@@ -183,19 +183,20 @@ async fn a_hundred_reloads_under_load_fail_no_request() {
     }
     // every time another one goes and comes; now and then somebody else reloads at the same time
     let fleets = [[a, b], [b, c], [a, c]];
-    for n in 0..100 {
+    let mut n = 0;
+    while n < 100 || served.load(Relaxed) <= 100 {
         let policy = if n % 2 == 0 { "routing: { policy: affinity }" } else { "limits: { inflight_per_replica: 64 }" };
         ramjet.rewrite(&Start { upstreams: &fleets[n % 3], config: policy, ..Start::default() });
         if n % 10 == 0 {
             ramjet.signal("HUP");
         }
         assert_eq!(ramjet.reload().await.status, 200);
+        n += 1;
     }
     done.store(true, Relaxed);
     while let Some(client) = clients.join_next().await {
         client.unwrap();
     }
-    assert!(served.load(Relaxed) > 100, "{served:?}");
     assert!(engines.iter().all(|engine| !engine.seen().is_empty()));
     ramjet.settled().await;
     assert_eq!(ramjet.metric("ramjet_requests_placed").await, 0.0);

@@ -99,9 +99,12 @@ async fn equal_prompts_that_arrive_together_meet_on_one_replica() {
     let together: Vec<_> = (0..3)
         .map(|_| {
             let body = body.clone();
-            tokio::spawn(async move { client::chat(api, "", &body).await.unwrap() })
+            tokio::spawn(async move { client::chat(api, "on-call-ok", &body).await.unwrap() })
         })
         .collect();
+    // all have been placed before one is answered
+    until("all there", || async { engines.iter().map(|e| e.seen().len()).sum::<usize>() == 3 }).await;
+    engines.iter().for_each(Engine::call);
     let mut homes = std::collections::HashSet::new();
     for one in together {
         homes.insert(one.await.unwrap().header("x-ramjet-upstream").unwrap().to_owned());
