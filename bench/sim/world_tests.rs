@@ -156,13 +156,10 @@ fn no_rule_beats_the_oracle_by_more_than_noise() {
 
 #[test]
 fn sessions_that_do_not_all_fit_do_not_spoil_every_cache() {
-    for name in ["tight-caches", "small-caches"] {
-        let workload = Workload::named(name, true).unwrap();
-        let turns = |rule: &str| row(&workload, rule, 1).per_minute;
-        let others = rule::ALL.into_iter().filter(|rule| !["cost", "hold", "hintless"].contains(rule));
-        let best = others.map(turns).fold(0.0, f64::max);
-        assert!(turns("cost") > 1.2 * best, "{name}: {} {best}", turns("cost"));
-    }
+    let workload = Workload::named("tight-caches", false).unwrap();
+    let turns = |rule: &str| row(&workload, rule, 1).per_minute;
+    let best = ["least_loaded", "oracle_whole"].map(turns).into_iter().fold(0.0, f64::max);
+    assert!(turns("cost") > 1.3 * best, "{} {best}", turns("cost"));
 }
 
 #[test]
