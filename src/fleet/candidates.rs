@@ -102,7 +102,7 @@ impl Fleet {
     }
 
     /// The candidates among `pool` for a prompt.
-    fn candidates<'a>(
+    pub(super) fn candidates<'a>(
         &self,
         pool: impl ExactSizeIterator<Item = &'a Arc<Replica>>,
         key: &RouteKey<'_>,
@@ -117,12 +117,20 @@ impl Fleet {
         let mut candidates = Pool::with_capacity(pool.len());
         // the shares of those that came back lately, by place: most have all of theirs
         let mut back: SmallVec<[(usize, f64); 8]> = SmallVec::new();
-        for replica in pool.filter(|r| fitting.has(r.id) && !r.is_barred()) {
+        let mut left: SmallVec<[&Arc<Replica>; 2]> = SmallVec::new();
+        for replica in pool.filter(|r| fitting.has(r.id)) {
+            if replica.is_barred() {
+                left.extend(replica.is_left_slowly(now).then_some(replica));
+                continue;
+            }
             let share = slow_start::share(replica.age(now), window);
             if share < 1.0 {
                 back.push((candidates.len(), share));
             }
             candidates.push(overlaps.candidate(replica, now));
+        }
+        if !left.is_empty() {
+            self.let_stay(&mut candidates, left.into_iter().map(|r| overlaps.candidate(r, now)), key);
         }
         let prior = Prior::of(candidates.iter().map(|c| c.prospect.rates));
         candidates.iter_mut().for_each(|c| c.prospect.rates = c.prospect.rates.with(prior));

@@ -124,6 +124,20 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_that_is_switched_off_leaves_nobody_fenced_or_on_trial_by_it() {
+        let fleet = fleet(&["m", "m"]);
+        fail(&fleet, 0);
+        assert!(!fleet.replicas()[0].is_healthy());
+        let handed = fleet.state();
+        fleet.tune(fleet.params(), Rules::default());
+        assert_eq!(fleet.replicas()[0].state(), State::Healthy);
+        // nor does the next process take it over
+        let next = super::super::Fleet::new(vec![fleet.replicas()[0].spec.clone()], fleet.params(), 1 << 20);
+        next.inherit(handed);
+        assert_eq!(next.replicas()[0].state(), State::Healthy);
+    }
+
+    #[test]
     fn what_is_drained_counts_for_nobody_and_is_no_fail_open() {
         let fleet = fleet(&["m", "m"]);
         fleet.replicas()[0].drain(true, 0.0);

@@ -17,6 +17,7 @@
 pub mod candidates;
 pub mod claim;
 pub mod clock;
+pub mod elsewhere;
 pub mod emptying;
 pub mod fencing;
 pub mod fits;
@@ -44,6 +45,7 @@ mod welcome;
 mod work;
 
 use crate::policy::cost::Tokens;
+use crate::policy::errors::Errors;
 use crate::policy::hint::Hint;
 use crate::policy::lane::Lane;
 use crate::policy::select::Params;
@@ -167,6 +169,15 @@ impl Fleet {
     /// Chooses by `params` and `rules` from now on.
     pub fn tune(&self, params: Params, rules: Rules) {
         self.tuning.store(Arc::new(Tuning { params, rules }));
+        self.forgive();
+    }
+
+    /// Where no rule fences for failed requests, nobody is fenced for them, nor on trial: no end of a request would end it.
+    pub(super) fn forgive(&self) {
+        if self.tuning.load().rules.errors.is_none() {
+            let now = self.clock.now();
+            self.members().iter().for_each(|r| r.revise(now, |standing| standing.errors = Errors::default()));
+        }
     }
 
     /// All replicas, in the order of their slots, as they are at the moment; not to be held across an await.

@@ -7,6 +7,7 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::utils::tls::{WrappedX509, parse_x509};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A file of issuers without any: each replica names its own, so that a connector need not read those of the system,
 /// which takes it long and stops the process where it fails.
@@ -22,6 +23,8 @@ pub struct UpstreamTls {
     /// Those who may have issued it, and the same as they came.
     issuers: Arc<[WrappedX509]>,
     ders: Arc<Vec<Vec<u8>>>,
+    /// Their hash: connections that others have vouched for are not used.
+    group: u64,
 }
 
 impl PartialEq for UpstreamTls {
@@ -37,7 +40,8 @@ impl UpstreamTls {
     /// at unless `verify`.
     pub fn new(verify: bool, ders: Arc<Vec<Vec<u8>>>) -> Self {
         let issuers = ders.iter().map(|der| WrappedX509::new(der.clone(), parse_x509));
-        UpstreamTls { verify, issuers: issuers.collect(), ders }
+        let group = ders.iter().fold(0, |hash, der| xxh3_64_with_seed(der, hash));
+        UpstreamTls { verify, issuers: issuers.collect(), ders, group }
     }
 }
 
@@ -50,6 +54,7 @@ impl Replica {
         peer.options.verify_cert = tls.verify;
         peer.options.verify_hostname = tls.verify;
         peer.options.ca = Some(tls.issuers.clone());
+        peer.group_key = tls.group;
         peer
     }
 }

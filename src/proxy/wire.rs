@@ -5,6 +5,7 @@
 //! pass the second may understand otherwise.
 
 use async_trait::async_trait;
+use bytes::BytesMut;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::tls::SslDigest;
 use pingora_core::protocols::{
@@ -31,11 +32,26 @@ pub(super) trait Listener: Debug + Send + Sync + Unpin + 'static {
     fn in_place_of(&mut self, bytes: &[u8]) -> Option<Vec<u8>>;
 }
 
+/// Nobody.
+impl Listener for () {
+    fn came(&mut self, _: &[u8]) {}
+
+    fn is_overdue(&mut self, _: &mut Context<'_>) -> bool {
+        false
+    }
+
+    fn in_place_of(&mut self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+}
+
 /// A connection and who listens.
 #[derive(Debug)]
 pub(super) struct Watched<L> {
     stream: Stream,
     listener: L,
+    /// What has come already.
+    early: BytesMut,
     /// What is being sent in place of something else, and how far that is.
     other: Option<(Vec<u8>, usize)>,
 }
@@ -43,7 +59,7 @@ pub(super) struct Watched<L> {
 impl<L: Listener> Watched<L> {
     /// `stream`, to whom `listener` listens from now on.
     pub(super) fn listen(stream: Stream, listener: L) -> Stream {
-        Box::new(Watched { stream, listener, other: None })
+        Box::new(Watched { stream, listener, early: BytesMut::new(), other: None })
     }
 
     /// Sends what goes in place of something else.
@@ -62,9 +78,21 @@ impl<L: Listener> Watched<L> {
     }
 }
 
+impl Watched<()> {
+    /// `stream`, from which `early` was read before.
+    pub(super) fn begun(stream: Stream, early: BytesMut) -> Stream {
+        Box::new(Watched { stream, listener: (), early, other: None })
+    }
+}
+
 impl<L: Listener> AsyncRead for Watched<L> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if !this.early.is_empty() {
+            let some = this.early.len().min(buf.remaining());
+            buf.put_slice(&this.early.split_to(some));
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         match Pin::new(&mut this.stream).poll_read(cx, buf) {
             Poll::Ready(done) => {

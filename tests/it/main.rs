@@ -45,6 +45,7 @@ mod sessions;
 mod slow_clients;
 mod speculation;
 mod starting;
+mod succession;
 mod support;
 mod tidy;
 mod tls;

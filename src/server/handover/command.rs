@@ -1,8 +1,10 @@
 //! `ramjet upgrade`: starts the successor, waits until it serves, and says what has become of it.
 
-use super::{Who, who};
+use super::{RUN, Who, who};
 use crate::cli::Cli;
 use crate::config::Config;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -25,6 +27,9 @@ pub enum NotUpgraded {
         /// What the system said.
         cause: std::io::Error,
     },
+    /// A successor would be another user's.
+    #[error("process {0} is of user {1}: upgrade it as that user, or by systemctl reload; nothing has changed")]
+    OtherUser(u32, u32),
     /// It could not be started.
     #[error("the successor cannot be started: {0}; process {1} serves on")]
     Start(std::io::Error, u32),
@@ -53,8 +58,15 @@ impl NotUpgraded {
 pub fn upgrade(config: &Config, cli: &Cli) -> Result<String, NotUpgraded> {
     let socket = &config.server.upgrade_sock;
     let old = who(socket).map_err(|cause| NotUpgraded::Nobody { socket: socket.display().to_string(), cause })?;
-    let mut child = start(cli).map_err(|cause| NotUpgraded::Start(cause, old.process))?;
-    let new = wait(socket, &old, &mut child, cli.daemon)?;
+    // the socket is the running process's own
+    let user = std::fs::metadata(socket).map_or(0, |found| found.uid());
+    if user != nix::unistd::geteuid().as_raw() {
+        return Err(NotUpgraded::OtherUser(old.process, user));
+    }
+    // what tells this successor from somebody else's
+    let run = RandomState::new().hash_one(old.run);
+    let mut child = start(cli, run).map_err(|cause| NotUpgraded::Start(cause, old.process))?;
+    let new = wait(socket, (&old, run), &mut child, cli.daemon)?;
     Ok(format!(
         "ramjet {} (process {}) serves; ramjet {} (process {}) finishes what it has\n",
         new.version, new.process, old.version, old.process
@@ -62,9 +74,9 @@ pub fn upgrade(config: &Config, cli: &Cli) -> Result<String, NotUpgraded> {
 }
 
 /// Apart from the terminal's signals, and with this one's standard output and error.
-fn start(cli: &Cli) -> std::io::Result<Child> {
+fn start(cli: &Cli, run: u64) -> std::io::Result<Child> {
     let mut successor = Command::new(std::env::current_exe()?);
-    successor.arg("-u").stdin(Stdio::null()).process_group(0);
+    successor.arg("-u").env(RUN, run.to_string()).stdin(Stdio::null()).process_group(0);
     if cli.daemon {
         successor.arg("-d");
     }
@@ -77,12 +89,12 @@ fn start(cli: &Cli) -> std::io::Result<Child> {
     successor.spawn()
 }
 
-/// Waits until somebody else than `old` waits at `socket`.
-fn wait(socket: &Path, old: &Who, child: &mut Child, daemon: bool) -> Result<Who, NotUpgraded> {
+/// Waits until the process of this `run` waits at `socket` in the place of `old`.
+fn wait(socket: &Path, (old, run): (&Who, u64), child: &mut Child, daemon: bool) -> Result<Who, NotUpgraded> {
     let deadline = Instant::now() + LIMIT;
     loop {
         if let Ok(new) = who(socket)
-            && new.run != old.run
+            && new.run == run
         {
             return Ok(new);
         }
