@@ -7,6 +7,7 @@ pub mod access;
 pub mod decisions;
 pub mod inherited;
 pub mod metrics;
+pub mod outlet;
 mod process;
 mod registry;
 mod scrape;
