@@ -158,6 +158,10 @@ impl Proxy {
         let head = session.req_header();
         match Self::without_alias(head, &plain, ctx) {
             Some(named) => {
+                // counted was what came; what is held from here on is longer
+                if !ctx.room.as_mut().is_none_or(|room| room.grow(named.len())) {
+                    return self.turn_away(ctx, Shed::NoMemory);
+                }
                 ctx.body = Body::Held(self.understand(head, &named, ctx).unwrap_or(named));
                 session.req_header_mut().remove_header(&CONTENT_ENCODING);
             }
