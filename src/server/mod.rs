@@ -5,6 +5,7 @@ mod health;
 mod lifecycle;
 mod meaning;
 mod members;
+mod owner;
 mod reload;
 mod renew;
 mod tls;
@@ -99,6 +100,7 @@ struct Founded {
 /// [`StartError`]; nothing has been served then.
 pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, StartError> {
     let config = &loaded.config;
+    owner::warn(config, cli);
     let mut inheritance = cli.upgrade.then(|| inherit(config)).transpose()?;
     check_addresses(config, inheritance.as_ref())?;
     let snapshot = inheritance.as_mut().and_then(|given| given.snapshot.take());
