@@ -53,6 +53,7 @@ use crate::fleet::router::Router;
 use crate::policy::retry::Limits as RetryLimits;
 use crate::telemetry::decisions::Decisions;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::trunks::Trunks;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -148,6 +149,7 @@ pub struct Proxy {
     /// Set when the process has begun to go away.
     draining: Arc<AtomicBool>,
     ids: Arc<RequestIds>,
+    trunks: Arc<Trunks>,
 }
 
 /// Request ids: unlike between processes, cheap within one.
@@ -167,7 +169,14 @@ impl Proxy {
         seed: u64,
     ) -> Self {
         let ids = Arc::new(RequestIds { seed, next: AtomicU64::new(0) });
-        Proxy { router, metrics, decisions, terms, memory: Arc::default(), draining, ids }
+        let (memory, trunks) = Default::default();
+        Proxy { router, metrics, decisions, terms, memory, draining, ids, trunks }
+    }
+
+    /// The same, which tells `trunks` which beginnings prompts have.
+    #[must_use]
+    pub fn watching(self, trunks: Arc<Trunks>) -> Self {
+        Proxy { trunks, ..self }
     }
 }
 

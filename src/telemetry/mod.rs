@@ -4,10 +4,15 @@
 //! one.
 
 pub mod access;
+pub mod checks;
 pub mod decisions;
+pub mod history;
 pub mod inherited;
 pub mod metrics;
 mod process;
+pub mod recorder;
 mod registry;
 mod scrape;
 mod status;
+mod totals;
+pub mod trunks;

@@ -50,3 +50,4 @@ mod tidy;
 mod tls;
 mod upgrade;
 mod upgrades;
+mod watching;
