@@ -262,6 +262,8 @@ impl Admin {
         response.insert_header(CONTENT_SECURITY_POLICY, page::MAY)?;
         if answer.status == 401 {
             response.insert_header(WWW_AUTHENTICATE, "Bearer realm=\"ramjet admin\"")?;
+            // a browser asks for a password, which is the token
+            response.append_header(WWW_AUTHENTICATE, "Basic realm=\"ramjet admin\", charset=\"UTF-8\"")?;
         }
         session.write_response_header(Box::new(response)).await?;
         if !is_head {

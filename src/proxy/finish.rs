@@ -16,7 +16,8 @@ use std::time::SystemTime;
 const CLIENT_LEFT: u16 = 499;
 
 impl Proxy {
-    pub(super) fn on_end(&self, session: &Session, e: Option<&Error>, ctx: &Context) {
+    /// Counts a request that has ended; its outcome, and that in one word.
+    pub(super) fn on_end(&self, session: &Session, e: Option<&Error>, ctx: &Context) -> (Outcome, &'static str) {
         // one that did something wrong was told, and is there
         let told = e.filter(|e| *e.esource() == ErrorSource::Downstream).map(|e| kind_of(e, ctx));
         let (left, told) = (told == Some(None), ctx.own_error.or(told.flatten()));
@@ -42,6 +43,7 @@ impl Proxy {
         if let Some(e) = e {
             log::debug!("request {} failed: {e}", ctx.id);
         }
+        (outcome, word)
     }
 
     fn write_access_line(&self, ctx: &Context, outcome: &Outcome, end: &str) {

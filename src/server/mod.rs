@@ -118,7 +118,8 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let draining = Arc::new(AtomicBool::new(false));
     let terms = Arc::new(ArcSwap::from_pointee(terms(loaded, &fleet, secret)));
     let proxy = Proxy::new(router.clone(), seen.clone(), terms.clone(), draining.clone(), random());
-    let proxy = proxy.watching(past.trunks.clone());
+    let (tracer, exporter) = meaning::tracer(config, metrics.clone(), random());
+    let proxy = proxy.watched(past.trunks.clone(), Arc::new(tracer));
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let going = Going { metrics: metrics.clone(), draining: draining.clone(), open_http2: open_http2.clone() };
     let own = founded.known.clone();
@@ -144,6 +145,9 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     server.add_service(GenBackgroundService::new("replicas".to_owned(), founded.membership));
     server.add_service(background_service("speculation", founded.guard));
     server.add_service(background_service("recorder", recorder));
+    if let Some(exporter) = exporter {
+        server.add_service(background_service("traces", exporter));
+    }
     add_health(&mut server, &fleet, founded.balancer, &founded.news);
     add_files(&mut server, reload, certificates);
     serve(server, config, going, &succession)

@@ -76,6 +76,12 @@ impl Metrics {
         self.traces.with_label_values(&[end.label()]).inc_by(count as u64);
     }
 
+    /// How many came to this end.
+    #[cfg(test)]
+    pub(crate) fn traces_ended(&self, end: TraceEnd) -> u64 {
+        self.traces.with_label_values(&[end.label()]).get()
+    }
+
     /// The history takes so many bytes.
     pub fn history(&self, bytes: usize) {
         self.history_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));

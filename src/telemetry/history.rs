@@ -10,7 +10,7 @@
 
 use crate::pack::record;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Bounds of the histogram of times to the first token, and the bucket beyond the last.
 pub const TTFT_BUCKETS: usize = 16;
@@ -177,7 +177,7 @@ struct Ring<T> {
 struct Past {
     hour: Ring<Sums>,
     day: Ring<Sums>,
-    replicas: Vec<(String, Ring<AtReplica>)>,
+    replicas: BTreeMap<String, Ring<AtReplica>>,
     /// When the last sample was taken, and what it showed.
     last: Option<(f64, Sample)>,
 }
@@ -232,23 +232,17 @@ impl<T: Sum> Ring<T> {
 
 impl Past {
     fn replica(&mut self, name: &str) -> Option<&mut Ring<AtReplica>> {
-        let at = self.replicas.iter().position(|(known, _)| known == name);
-        let at = match at {
-            Some(at) => at,
-            None if self.replicas.len() < MOST_REPLICAS => {
-                self.replicas.push((name.to_owned(), Ring::new(REPLICA)));
-                self.replicas.len() - 1
-            }
-            None => return None,
-        };
-        self.replicas.get_mut(at).map(|(_, ring)| ring)
+        if !self.replicas.contains_key(name) && self.replicas.len() < MOST_REPLICAS {
+            self.replicas.insert(name.to_owned(), Ring::new(REPLICA));
+        }
+        self.replicas.get_mut(name)
     }
 
     fn forget_old(&mut self, now: u64) {
         let is_recent = |ring: &Ring<AtReplica>| {
             ring.points.back().is_some_and(|p| p.at + REPLICA.keeps as u64 * REPLICA.step > now)
         };
-        self.replicas.retain(|(_, ring)| is_recent(ring));
+        self.replicas.retain(|_, ring| is_recent(ring));
     }
 }
 
@@ -265,7 +259,7 @@ impl History {
     /// Nothing has happened yet; `bounds` are those of the histogram of times to the first token, in seconds.
     pub fn new(bounds: &[f64]) -> Self {
         let (hour, day) = (Ring::new(HOUR), Ring::new(DAY));
-        let past = Past { hour, day, replicas: Vec::new(), last: None };
+        let past = Past { hour, day, replicas: BTreeMap::new(), last: None };
         History { past: Mutex::new(past), bounds: bounds.to_vec() }
     }
 
@@ -278,8 +272,7 @@ impl History {
             past.hour.add(at, seconds, &seen);
             past.day.add(at, seconds, &seen);
             past.forget_old(at);
-            let known: std::collections::HashMap<&str, &AtReplica> =
-                last.replicas.iter().map(|(n, r)| (n.as_str(), r)).collect();
+            let known: HashMap<&str, &AtReplica> = last.replicas.iter().map(|(n, r)| (n.as_str(), r)).collect();
             for (name, shown) in &sample.replicas {
                 let before = known.get(name.as_str()).copied().unwrap_or(shown);
                 let mut seen = *shown;
@@ -306,7 +299,7 @@ impl History {
     /// The points of a replica, oldest first, and the seconds of each.
     pub fn of_replica(&self, name: &str) -> Option<(u64, Vec<Point<AtReplica>>)> {
         let past = self.past.lock();
-        let (_, ring) = past.replicas.iter().find(|(known, _)| known == name)?;
+        let ring = past.replicas.get(name)?;
         Some((ring.scale.step, ring.points.iter().copied().collect()))
     }
 

@@ -139,6 +139,13 @@ impl Counts {
         family.map_or(0.0, |(_, f)| f.counters.iter().filter(|(labels, _)| wanted(labels)).map(|(_, n)| n).sum())
     }
 
+    /// A counter by replica.
+    pub(super) fn by_upstream(&self, name: &str) -> HashMap<&str, f64> {
+        let family = self.families.iter().find(|(known, _)| known == name);
+        let counters = family.into_iter().flat_map(|(_, family)| &family.counters);
+        counters.filter_map(|(labels, n)| Some((labels.first()?.1.as_str(), *n))).collect()
+    }
+
     /// How many a histogram without labels has seen up to each of its bounds, and in all.
     pub(super) fn cumulative(&self, name: &str) -> Vec<u64> {
         let family = self.families.iter().find(|(known, _)| known == name);

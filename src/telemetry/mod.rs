@@ -1,4 +1,4 @@
-//! What ramjet tells about itself: metrics, one line per request, and the last decisions.
+//! What ramjet tells about itself: metrics, one line per request, the last decisions, the last day, and traces.
 //!
 //! Labels are closed sets or configured names; no path, no model name from a client and no prompt text ever becomes
 //! one.
@@ -6,6 +6,7 @@
 pub mod access;
 pub mod checks;
 pub mod decisions;
+mod described;
 pub mod history;
 pub mod inherited;
 pub mod metrics;
@@ -15,4 +16,5 @@ mod registry;
 mod scrape;
 mod status;
 mod totals;
+pub mod traces;
 pub mod trunks;

@@ -93,11 +93,13 @@ impl Metrics {
     /// A counter by replica.
     fn by_upstream(&self, counters: &IntCounterVec, name: &str) -> HashMap<String, f64> {
         let inherited = self.inherited.lock();
+        let before = inherited.by_upstream(name);
         let families = counters.collect();
         let all = families.iter().flat_map(|family| family.get_metric());
         all.filter_map(|metric| {
             let upstream = metric.get_label().first()?.value();
-            Some((upstream.to_owned(), metric.get_counter().get_value() + inherited.of_upstream(name, upstream)))
+            let before = before.get(upstream).copied().unwrap_or(0.0);
+            Some((upstream.to_owned(), metric.get_counter().get_value() + before))
         })
         .collect()
     }

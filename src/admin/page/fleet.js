@@ -25,10 +25,10 @@ const columns = pick => [
   { head: "prefill queue", unit: "until it is read", of: r => ms(r.queue_ms) },
   { head: "decoding", unit: "sequences", of: r => amount(r.decoding) },
   { head: "cache hits", unit: "of prompt tokens", of: r => bar(r.hit_share), seen: r => share(r.hit_share) },
-  { head: "keeps", unit: "tokens, as believed", of: r => amount(r.keeps_tokens) },
-  { head: "load", unit: "units", of: r => whole(r.load_units) },
-  { head: "reads", unit: "tokens/s, as learned", of: r => amount(r.rates.prefill_tokens_per_s) },
-  { head: "step", unit: "ms, and per sequence", of: r => `${amount(r.rates.step_ms)} + ${amount(r.rates.step_growth_ms)}` },
+  { head: "keeps", unit: "tokens, as believed", short: "tokens", of: r => amount(r.keeps_tokens) },
+  { head: "load", unit: "units", short: "units", of: r => whole(r.load_units) },
+  { head: "reads", unit: "tokens/s, as learned", short: "tokens/s", of: r => amount(r.rates.prefill_tokens_per_s) },
+  { head: "step", unit: "ms, and per sequence", short: "ms", of: r => `${amount(r.rates.step_ms)} + ${amount(r.rates.step_growth_ms)}` },
 ];
 
 function detail(close) {

@@ -45,7 +45,7 @@ const findings = [
   { head: "client", kind: "word", of: f => word(f.client) },
   { head: "asked", kind: "word", of: f => word(f.endpoint) },
   { head: "requests", of: f => whole(f.requests) },
-  { head: "read again", unit: "tokens, about", of: f => amount(f.tokens) },
+  { head: "read again", unit: "tokens, about", short: "tokens", of: f => amount(f.tokens) },
   { head: "last", of: f => ago(Date.now() / 1000 - f.last) },
   { head: "what helps", kind: "word free whole", of: f => CHANGES[f.change]?.[1] ?? "–" },
 ];
@@ -53,9 +53,9 @@ const findings = [
 const models = [
   { head: "model", kind: "word free", of: m => m.model ?? "(none that is listed)" },
   { head: "answers", of: m => whole(m.requests) },
-  { head: "prompt", unit: "tokens", of: m => amount(m.prompt_tokens) },
-  ...ACCOUNTS.map(([name]) => ({ head: name, unit: "tokens", of: m => amount(Object.fromEntries(parts(m))[name]) })),
-  { head: "saved", unit: "tokens, an estimate", of: m => amount(m.saved_tokens) },
+  { head: "prompt", unit: "tokens", short: "tokens", of: m => amount(m.prompt_tokens) },
+  ...ACCOUNTS.map(([name]) => ({ head: name, unit: "tokens", short: "tokens", of: m => amount(Object.fromEntries(parts(m))[name]) })),
+  { head: "saved", unit: "tokens, an estimate", short: "tokens", of: m => amount(m.saved_tokens) },
 ];
 
 export default {

@@ -6,7 +6,7 @@ const EVERY = 5000;
 
 const columns = [
   { head: "prefix", kind: "word", of: t => make("code", "", t.name) },
-  { head: "length", unit: "blocks", of: t => whole(t.blocks) },
+  { head: "length", unit: "blocks", short: "blocks", of: t => whole(t.blocks) },
   { head: "size", unit: "of text, about", of: t => bytes(t.bytes) },
   { head: "uses", unit: "lately", of: t => amount(t.uses) },
   { head: "sessions", unit: "about", of: t => whole(t.sessions) },

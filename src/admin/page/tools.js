@@ -103,8 +103,8 @@ export function facts(pairs) {
 }
 
 /**
- * A table that changes in place, so that focus and selection stay. Columns: { head, unit, kind, of }, where `of` makes the
- * text or the element of a row's cell; `seen` says when an element is another (its text does, unless given).
+ * A table that changes in place, so that focus and selection stay. Columns: { head, unit, short, kind, of }, where `short` is
+ * the unit where rows are cards, and `of` makes the text or the element of a row's cell; `seen` says when an element is another (its text does, unless given).
  */
 export function table({ columns, key, none, cards = true }) {
   const element = make("table", cards ? "cards" : "");
@@ -140,6 +140,7 @@ export function table({ columns, key, none, cards = true }) {
     for (const column of columns) {
       const cell = make("td", column.kind ?? "");
       cell.dataset.head = column.head;
+      cell.dataset.unit = column.short ?? "";
       cell.setAttribute("role", "cell");
       line.append(cell);
     }
