@@ -44,7 +44,7 @@ def play(python, stage, chromium, shots, log):
         for line in child.stdout:
             said = json.loads(line)
             if "do" in said:  # something is to happen on the stage
-                {"stop": stage.stop_engine, "start": stage.start_engine}[said["do"]](said["engine"])
+                stage.have(said["do"], said["engine"])
                 child.stdin.write("done\n")
                 child.stdin.flush()
                 continue

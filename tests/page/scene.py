@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import sys
 import threading
 import time
@@ -63,7 +64,7 @@ class Stage:
         )
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("RJ_", "MD_", "DS4_"))}
         served = fleet.Served(self.url, procs.Process([self.ramjet, "-c", config], self.logs / "ramjet.log", clean))
-        self.stack.enter_context(served.process)
+        self.router = self.stack.enter_context(served.process)
         served.until_ready()
         return self
 
@@ -76,6 +77,18 @@ class Stage:
 
     def stop_engine(self, name):
         self.engines[name].stop()
+
+    def have(self, what, name):
+        """Something happens to an engine or to the router."""
+        match what:
+            case "stop":
+                self.stop_engine(name)
+            case "start":
+                self.start_engine(name)
+            case "freeze":
+                self.router.signal(signal.SIGSTOP)
+            case "thaw":
+                self.router.signal(signal.SIGCONT)
 
     def ask(self, text, system="You are short. " * 800, stream=True):
         """The status of a chat."""

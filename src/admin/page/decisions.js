@@ -174,7 +174,7 @@ export default {
       if (!paused) rows = store.decisions.decisions;
       if (paused && !again) return;
       const wanted = filter.value.trim().toLowerCase();
-      list.show(rows.filter(d => says(d).includes(wanted)));
+      list.show(rows.filter(d => says(d).includes(wanted)), rows.length ? "None of the last 50 decisions matches." : undefined);
       for (const d of rows) list.line(d.id)?.classList.toggle("picked", d.id === chosen);
       if (why?.isOpen()) why.ask();
     }

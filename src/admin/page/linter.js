@@ -69,6 +69,7 @@ export default {
     const told = make("span", "faint", "");
     const estimate = make("p", "note", "");
     const error = make("p", "note bad", "");
+    const lacks = make("p", "empty", "This version does not look for it.");
     const note = "Prompts of a session are compared with the one before. What stands before a change is served from the cache, what " +
       "stands behind it is read again. Only names of fields and places are kept, never what stands there.";
     root.append(
@@ -86,10 +87,8 @@ export default {
         byModel.show(all.models);
         estimate.textContent = all.estimate ? `Saved: ${all.estimate}` : "";
       } catch (problem) {
-        const text = problem.status === 404 ? "This version does not look for it." : `It cannot be asked: ${problem.message}`;
-        error.textContent = text;
-        found.show([]);
-        byModel.show([]);
+        if (problem.status === 404 && isOpen) return root.replaceChildren(make("section", "", make("h2", "", "What breaks prefixes"), lacks));
+        error.textContent = `It cannot be asked: ${problem.message}`;
       }
     }
     ask();

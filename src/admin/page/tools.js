@@ -149,7 +149,8 @@ export function table({ columns, key, none, cards = true }) {
   return {
     element: make("div", "wide", element),
     line: name => lines.get(name),
-    show(rows) {
+    /** `noMatch` says why there is nothing, where that is the filter's doing. */
+    show(rows, noMatch) {
       const names = new Set(rows.map(key));
       for (const [name, line] of lines) {
         if (!names.has(name)) {
@@ -166,7 +167,10 @@ export function table({ columns, key, none, cards = true }) {
         if (line === place) place = place.nextSibling;
         else body.insertBefore(line, place);
       }
-      if (!rows.length) body.append(empty);
+      if (!rows.length) {
+        empty.firstChild.textContent = noMatch ?? none;
+        body.append(empty);
+      }
     },
   };
 }
