@@ -317,7 +317,8 @@ settings! {
         /// From the opening of a client's connection to the end of its first request's head; on HTTP/2 also from the
         /// first byte of any other head to its last.
         client_header: Duration = secs(30), span(ms(1)..=hours(1));
-        /// Silence between two pieces of a request's body.
+        /// Silence between two pieces of a request's body. Where ramjet reads the body, also the time after which it must
+        /// have come at 500 bytes a second on average.
         client_body: Duration = secs(60), span(ms(1)..=hours(1));
         /// How long a client may leave its answer unread when the buffers between are full, for each 64 KiB of it. Then
         /// the connection is closed and the engine free.

@@ -168,6 +168,7 @@ impl Fleet {
     /// Chooses by `params` and `rules` from now on.
     pub fn tune(&self, params: Params, rules: Rules) {
         self.tuning.store(Arc::new(Tuning { params, rules }));
+        self.forgive();
     }
 
     /// All replicas, in the order of their slots, as they are at the moment; not to be held across an await.

@@ -72,6 +72,7 @@ impl Fleet {
         self.hints.restore(secret, sessions);
         let prints = state.block_bytes == self.params().load.block_bytes;
         self.residency.write().restore(state.residency, prints, slot);
+        self.forgive();
     }
 
     /// Another process has taken over: it probes from now on.

@@ -2,7 +2,7 @@
 //!
 //! | phase | file | what happens |
 //! |---|---|---|
-//! | a new connection | `front.rs`, `heads.rs`, `wire.rs` | HTTP/1 or HTTP/2; how long a head may take, and what is said of one that cannot be read |
+//! | a new connection | `front.rs`, `heads.rs`, `wire.rs`, `course.rs` | HTTP/1 or HTTP/2; how long a head may take, and what is said of one that cannot be read |
 //! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `memory.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs`, `upgrade.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
@@ -18,6 +18,7 @@ mod auth;
 mod body;
 mod context;
 mod cors;
+mod course;
 mod explain;
 mod finish;
 mod front;
@@ -189,7 +190,7 @@ impl ProxyHttp for Proxy {
     type CTX = Context;
 
     fn new_ctx(&self) -> Context {
-        front::request_begins();
+        course::request_begins();
         Context::new(self.ids.next(), self.metrics.enter(), self.router.fleet().members(), self.terms.load_full())
     }
 

@@ -286,7 +286,7 @@ impl Patience {
 fn peer(replica: &Replica, address: SocketAddr, phases: &Phases, fresh: bool) -> HttpPeer {
     let mut peer = replica.peer(address);
     // connections of another group are not taken from the pool; nobody will ask for this one again
-    peer.group_key = if fresh { FRESH.fetch_add(1, Relaxed) } else { 0 };
+    peer.group_key = if fresh { FRESH.fetch_add(1, Relaxed) } else { replica.trust() };
     let options = &mut peer.options;
     options.connection_timeout = Some(phases.connect);
     options.total_connection_timeout = Some(phases.connect);

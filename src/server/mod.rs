@@ -29,6 +29,7 @@ use crate::proxy::keepalive;
 use crate::proxy::{Front, Proxy};
 use crate::telemetry::decisions::Decisions;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::outlet;
 use crate::telemetry::recorder::{Recorder, Seen};
 use arc_swap::ArcSwap;
 use handover::{Early, Handover, Inheritance, Known, Snapshot, Succession};
@@ -226,7 +227,7 @@ fn serve(
     server.add_service(background_service("drain", drain));
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
     succession.farewell();
-    std::process::exit(0)
+    outlet::exit(0)
 }
 
 /// The services that know how replicas are.

@@ -10,6 +10,7 @@ mod described;
 pub mod history;
 pub mod inherited;
 pub mod metrics;
+pub mod outlet;
 mod process;
 pub mod recorder;
 mod registry;
