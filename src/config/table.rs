@@ -8,11 +8,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::clients::{Auth, Cors};
 use super::found::Discovery;
 use super::guards::{Identity, Speculation};
 use super::kind::{
     AnyAddr, ENV_NAME, FilePath, HEADER_NAME, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr,
-    WEB_ORIGIN, bytes, choice, count, nested, number, span,
+    bytes, choice, count, nested, number, span,
 };
 use super::map::Names;
 use super::node::Node;
@@ -21,6 +22,7 @@ use super::reader::Reader;
 use super::replicas::Replicas;
 use super::rules::MOST_RANKS;
 use super::schema::{Kind, Section, settings};
+use super::traces::Traces;
 use super::url::{ReplicaUrl, Url};
 use super::values::{AccessLog, Lane, ListenAddr, Replica};
 use crate::types::{Basis, FlightMode, PolicyKind, Priority, ProbeMode, ShortPrompts, WatchMode};
@@ -79,6 +81,8 @@ settings! {
         admin: AdminAccess = AdminAccess::default(), nested();
         /// What is written to the log.
         log: Log = Log::default(), nested();
+        /// OpenTelemetry traces, sent to a collector over OTLP/HTTP in JSON.
+        traces: Traces = Traces::default(), nested();
     }
 
     /// The token of the admin API, sent as a bearer token.
@@ -373,21 +377,6 @@ settings! {
         model_aliases: BTreeMap<String, String> = BTreeMap::new(), Names;
         /// Tokens by which /v1/models shows context lengths shorter than they are, where they are longer than this.
         context_margin: u32 = 16_384, count(0..=u32::MAX);
-    }
-
-    /// Keys of clients.
-    pub struct Auth {
-        /// The environment variable that holds the lines.
-        keys_env: Option<String> = None, OrNull(ENV_NAME);
-        /// The file that holds the lines.
-        keys_file: Option<PathBuf> = None, OrNull(FilePath);
-    }
-
-    /// Cross-origin requests.
-    pub struct Cors {
-        /// Origins that ramjet answers itself: preflights without a key, and the header fields of every answer. Empty:
-        /// that is the engines' business and passes through.
-        origins: Vec<String> = Vec::new(), ListOf { min: 0, item: WEB_ORIGIN };
     }
 
     /// The process.

@@ -24,6 +24,7 @@ pub mod gate;
 pub mod guards;
 pub mod hints;
 pub mod landing;
+mod look;
 pub mod members;
 pub mod models;
 pub mod pins;

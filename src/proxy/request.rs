@@ -50,6 +50,8 @@ impl Proxy {
             respond::health(session, self.router.fleet(), self.draining.load(Relaxed), ctx).await?;
             return Ok(true);
         }
+        self.begin_trace(session, ctx);
+        let head = session.req_header();
         // whether a page may ask is the engine's to say where it is not ramjet's; browsers send no key with the question
         let is_question = rules.cors.is_none() && is_preflight(head) && session.is_body_empty();
         if let Some(keys) = &rules.keys {
