@@ -4,6 +4,7 @@ use clap::Parser;
 use ramjet::cli::{Cli, Command};
 use ramjet::config::{self, Loaded, Sources};
 use ramjet::server;
+use ramjet::telemetry::outlet::LogPipe;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -91,5 +92,5 @@ fn start_log() {
     }
     // it repeats what the probe says
     log.filter_module("pingora_load_balancing", log::LevelFilter::Error);
-    log.format(line).init();
+    log.format(line).target(env_logger::Target::Pipe(Box::new(LogPipe))).init();
 }

@@ -80,7 +80,7 @@ pub(super) fn within(value: Option<&str>) -> Result<Option<Duration>, &'static s
 }
 
 /// A name without percent signs: those of data-parallel ranks hold a `#`.
-fn decoded(text: &str) -> Option<String> {
+pub(super) fn decoded(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use nix::unistd::{Group, User};
+use nix::unistd::User;
 use pingora_core::server::configuration::ServerConf;
 
 use super::table::Config;
@@ -27,7 +27,7 @@ pub fn server_conf(config: &Config, daemon: bool) -> ServerConf {
         pid_file: text(&server.pid_file),
         upgrade_sock: text(&server.upgrade_sock),
         user: server.user.clone(),
-        group: server.group.clone().or_else(|| primary_group(server.user.as_deref()?)),
+        group: server.group.clone(),
         ca_file: Some(NO_ISSUERS.to_owned()),
         grace_period_seconds: Some(whole_seconds(server.drain_limit)),
         graceful_shutdown_timeout_seconds: Some(1),
@@ -39,12 +39,6 @@ pub fn server_conf(config: &Config, daemon: bool) -> ServerConf {
 pub fn user(config: &Config, daemon: bool) -> Option<u32> {
     let user = config.server.user.as_deref().filter(|_| daemon)?;
     Some(User::from_name(user).ok()??.uid.as_raw())
-}
-
-/// The group that a user has by itself: without one, a daemon would keep root's.
-fn primary_group(user: &str) -> Option<String> {
-    let user = User::from_name(user).ok()??;
-    Some(Group::from_gid(user.gid).ok()??.name)
 }
 
 fn threads(configured: Option<u32>) -> usize {
@@ -83,16 +77,11 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_takes_the_group_of_the_user_that_it_becomes() {
+    fn only_a_daemon_becomes_another_user() {
         let mut config = Config::default();
         config.server.user = Some("nobody".to_owned());
-        let group = server_conf(&config, true).group;
-        assert_eq!(group, primary_group("nobody"));
-        assert!(group.is_some_and(|group| group != "root"));
         assert_eq!((user(&config, false), user(&Config::default(), true)), (None, None));
         assert!(user(&config, true).is_some_and(|user| user != 0));
-        config.server.group = Some("tty".to_owned());
-        assert_eq!(server_conf(&config, true).group.as_deref(), Some("tty"));
     }
 
     #[test]

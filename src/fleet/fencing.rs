@@ -3,7 +3,7 @@
 use super::Fleet;
 use super::clock::{time_bits, time_of};
 use super::replica::{Fit, Replica};
-use crate::policy::errors::{Ended, ErrorLimits};
+use crate::policy::errors::{Ended, ErrorLimits, Errors};
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::types::ReplicaId;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,6 +34,17 @@ impl Fleet {
             rule.fences
         };
         replica.revise(now, |standing| standing.errors.on(ended, began, now, rule.limits, may_fence));
+    }
+
+    /// Without a rule for failed requests nobody is fenced or on trial for any: nothing would end that.
+    pub(super) fn forgive(&self) {
+        if self.tuning.load().rules.errors.is_some() {
+            return;
+        }
+        let now = self.clock().now();
+        for replica in self.replicas().iter() {
+            replica.revise(now, |standing| standing.errors = Errors::default());
+        }
     }
 
     /// Requests have shown that nothing is generated at a replica; whether it is fenced for that now.
@@ -124,15 +135,15 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_is_switched_off_leaves_nobody_fenced_or_on_trial_by_it() {
+    fn without_the_rule_that_fenced_it_a_replica_is_free() {
         let fleet = fleet(&["m", "m"]);
         fail(&fleet, 0);
-        assert!(!fleet.replicas()[0].is_healthy());
+        assert_eq!(fleet.replicas()[0].state(), State::Fenced(FenceReason::Errors));
         let handed = fleet.state();
         fleet.tune(fleet.params(), Rules::default());
         assert_eq!(fleet.replicas()[0].state(), State::Healthy);
         // nor does the next process take it over
-        let next = super::super::Fleet::new(vec![fleet.replicas()[0].spec.clone()], fleet.params(), 1 << 20);
+        let next = Fleet::new(vec![fleet.replicas()[0].spec.clone()], fleet.params(), 1 << 20);
         next.inherit(handed);
         assert_eq!(next.replicas()[0].state(), State::Healthy);
     }

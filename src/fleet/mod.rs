@@ -25,6 +25,7 @@ pub mod gate;
 pub mod guards;
 pub mod hints;
 pub mod landing;
+mod look;
 pub mod members;
 pub mod models;
 pub mod pins;
@@ -45,7 +46,6 @@ mod welcome;
 mod work;
 
 use crate::policy::cost::Tokens;
-use crate::policy::errors::Errors;
 use crate::policy::hint::Hint;
 use crate::policy::lane::Lane;
 use crate::policy::select::Params;
@@ -170,14 +170,6 @@ impl Fleet {
     pub fn tune(&self, params: Params, rules: Rules) {
         self.tuning.store(Arc::new(Tuning { params, rules }));
         self.forgive();
-    }
-
-    /// Where no rule fences for failed requests, nobody is fenced for them, nor on trial: no end of a request would end it.
-    pub(super) fn forgive(&self) {
-        if self.tuning.load().rules.errors.is_none() {
-            let now = self.clock.now();
-            self.members().iter().for_each(|r| r.revise(now, |standing| standing.errors = Errors::default()));
-        }
     }
 
     /// All replicas, in the order of their slots, as they are at the moment; not to be held across an await.

@@ -23,7 +23,7 @@ pub struct UpstreamTls {
     /// Those who may have issued it, and the same as they came.
     issuers: Arc<[WrappedX509]>,
     ders: Arc<Vec<Vec<u8>>>,
-    /// Their hash: connections that others have vouched for are not used.
+    /// Names whom is trusted. Connections are kept apart by it.
     group: u64,
 }
 
@@ -40,12 +40,19 @@ impl UpstreamTls {
     /// at unless `verify`.
     pub fn new(verify: bool, ders: Arc<Vec<Vec<u8>>>) -> Self {
         let issuers = ders.iter().map(|der| WrappedX509::new(der.clone(), parse_x509));
-        let group = ders.iter().fold(0, |hash, der| xxh3_64_with_seed(der, hash));
+        let issuer = |seed, der: &Vec<u8>| xxh3_64_with_seed(der, seed);
+        // the upper half: the lower one is for connections that are used once
+        let group = 1 << 63 | ders.iter().fold(verify.into(), issuer);
         UpstreamTls { verify, issuers: issuers.collect(), ders, group }
     }
 }
 
 impl Replica {
+    /// Which group of kept connections may be used for it: those that were verified as it is to be.
+    pub fn trust(&self) -> u64 {
+        self.spec.tls.as_ref().map_or(0, |tls| tls.group)
+    }
+
     /// Whom to connect to at `address`.
     pub fn peer(&self, address: SocketAddr) -> HttpPeer {
         let Some(tls) = &self.spec.tls else { return HttpPeer::new(address, false, String::new()) };

@@ -10,6 +10,7 @@
 //! cache: restarted behind the same address, or flushed.
 
 mod costs;
+mod look;
 pub mod state;
 
 use super::crowd::{Crowd, Residents, Session};
@@ -219,7 +220,8 @@ impl Residency {
         at.pending.push(Pending { number, chain: chain.clone(), added_from, key, tokens, ends, session });
         let known = u32::try_from(known).unwrap_or(u32::MAX);
         let held = at.lru.held(&marks, known, size.block);
-        let used = |m: &Mark<Stamp>| Mark { end: m.end, used: (m.used, at.lru.distance(m.used, f64::MAX)), own: m.own };
+        let mut back = at.lru.back();
+        let used = |m: &Mark<Stamp>| Mark { end: m.end, used: (m.used, back.distance(m.used, f64::MAX)), own: m.own };
         let runs = marks.iter().map(used).collect();
         match came {
             Some((_, now)) => {

@@ -18,6 +18,7 @@ use crate::policy::retry::{Failure, Verdict};
 use crate::policy::select::Decision;
 use crate::prefix::fingerprint::Ends;
 use crate::telemetry::metrics::InflightGuard;
+use crate::telemetry::traces::Trace;
 use crate::types::{Priority, ReplicaId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -54,6 +55,8 @@ pub struct Context {
     pub(super) retry_after: u32,
     /// How the last attempt failed.
     pub(super) failure: Option<Failure>,
+    /// What it tells of itself, if it is traced.
+    pub(super) trace: Option<Box<Trace>>,
     /// Counts the request until the context goes.
     _inflight: InflightGuard,
     /// The settings that it began with.
@@ -153,6 +156,7 @@ impl Context {
             hint: String::new(),
             retry_after: 1,
             failure: None,
+            trace: None,
             _inflight: inflight,
             terms,
             _members: members,

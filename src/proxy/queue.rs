@@ -9,6 +9,7 @@ use super::peer::leaves;
 use super::request::refuse;
 use crate::api::errors::ErrorKind;
 use crate::fleet::gate::{Entry, Permit, Standing, Waiting, Wanted};
+use crate::fleet::replica::Replica;
 use crate::policy::queue::{Line, Shed, class};
 use crate::policy::retry::Verdict;
 use crate::telemetry::metrics::QueueGuard;
@@ -72,11 +73,13 @@ impl Proxy {
         stay: &mut Stay,
     ) -> Result<Standing> {
         let (since, _) = stay.began.get_or_insert_with(|| (Instant::now(), self.metrics.queued(ctx.priority)));
+        let since = *since;
         let left = stay.at_most.saturating_sub(since.elapsed());
         let room = tokio::select! {
             room = waiting.room(left.min(LOOK_AGAIN)) => room,
             left = leaves(session) => return Err(left),
         };
+        ctx.trace_wait("queue", since);
         match room {
             Some(permit) => Ok(Standing::Inside(permit)),
             None if left > LOOK_AGAIN => Ok(Standing::Waiting(waiting)),
@@ -113,7 +116,7 @@ impl Proxy {
         }
     }
 
-    /// The healthy ones among what is left of the ranking; all that is left, if none is.
+    /// The healthy ones among what is left of the ranking; if none is, all but those that nothing may bypass.
     fn left_to_try(&self, ctx: &Context) -> Wanted {
         let Some(route) = &ctx.route else { return Wanted::new() };
         let left = route.decision.ranked.get(route.position..).unwrap_or_default();
@@ -121,9 +124,11 @@ impl Proxy {
         let stays = route.verdict == Verdict::Again;
         let left = &left[..if stays { left.len().min(1) } else { left.len() }];
         let replicas = self.router.fleet().replicas();
-        let is_healthy = |id| replicas.at(id).is_some_and(|r| r.is_healthy());
-        let healthy: Wanted = left.iter().map(|r| r.id).filter(|id| is_healthy(*id)).collect();
-        if healthy.is_empty() { left.iter().map(|r| r.id).collect() } else { healthy }
+        let those = |may: fn(&Replica) -> bool| -> Wanted {
+            left.iter().map(|r| r.id).filter(|id| replicas.at(*id).is_some_and(|r| may(r))).collect()
+        };
+        let healthy = those(|r| r.is_healthy() && !r.is_barred());
+        if healthy.is_empty() { those(|r| !r.is_barred()) } else { healthy }
     }
 
     /// Tells the client to come again later.

@@ -3,6 +3,7 @@
 use super::body::{Body, BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
 use super::cors::is_preflight;
+use super::course::request_is_whole;
 use super::headers::{decline_upgrade, wants_websocket};
 use super::models::form_of;
 use super::prepare::{prepare, session_key};
@@ -49,6 +50,8 @@ impl Proxy {
             respond::health(session, self.router.fleet(), self.draining.load(Relaxed), ctx).await?;
             return Ok(true);
         }
+        self.begin_trace(session, ctx);
+        let head = session.req_header();
         // whether a page may ask is the engine's to say where it is not ramjet's; browsers send no key with the question
         let is_question = rules.cors.is_none() && is_preflight(head) && session.is_body_empty();
         if let Some(keys) = &rules.keys {
@@ -72,6 +75,9 @@ impl Proxy {
         if wants_websocket(session.req_header()) {
             let named = Self::model_of_upgrade(session.req_header_mut(), rules)?;
             ctx.prompt.model = named.filter(|model| self.router.fleet().serves(model));
+        }
+        if !wants_websocket(session.req_header()) && session.downstream_session.is_body_done() {
+            request_is_whole();
         }
         let head = session.req_header();
         if let Some(id) = kept(head.method.as_str(), head.uri.path()) {
@@ -99,14 +105,13 @@ impl Proxy {
             Some(_) => session.set_keepalive(Some(CLIENT_IDLE.as_secs())),
             None => {}
         }
-        // a next request, or a stray line end, that arrives during an answer waits for its turn; the price is that
-        // Pingora then reads no further, and the leaving of such a client is noticed only by writing to it
+        // a next request, or a stray line end, that arrives during an answer waits for its turn
         session.downstream_session.set_pipelining_enabled(true);
     }
 
     async fn read_prompt(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         let settings = &ctx.terms.settings;
-        let limits = ReadLimits { bytes: settings.max_body, silence: settings.phases.client_body };
+        let limits = ReadLimits { bytes: settings.max_body, patience: settings.phases.client_body };
         let room = ctx.room.insert(self.memory.room(settings.body_memory));
         ctx.body = match read(session, limits, room).await {
             Ok(body) => body,
@@ -155,6 +160,10 @@ impl Proxy {
         let head = session.req_header();
         match Self::without_alias(head, &plain, ctx) {
             Some(named) => {
+                // counted was what came; what is held from here on is longer
+                if !ctx.room.as_mut().is_none_or(|room| room.grow(named.len())) {
+                    return self.turn_away(ctx, Shed::NoMemory);
+                }
                 ctx.body = Body::Held(self.understand(head, &named, ctx).unwrap_or(named));
                 session.req_header_mut().remove_header(&CONTENT_ENCODING);
             }

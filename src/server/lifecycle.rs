@@ -4,6 +4,7 @@ use super::handover::Succession;
 use super::reload::Reload;
 use super::tls::Certificates;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::outlet;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use pingora_core::server::{ExecutionPhase, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
@@ -79,7 +80,7 @@ impl ShutdownSignalWatch for Signals {
         tokio::spawn(async move {
             again().await;
             log::warn!("told to stop again, exiting at once");
-            std::process::exit(0);
+            outlet::exit(0);
         });
         ShutdownSignal::GracefulTerminate
     }
@@ -105,6 +106,7 @@ pub(super) struct Drain {
 #[async_trait]
 impl BackgroundService for Drain {
     async fn start(&self, mut shutdown: ShutdownWatch) {
+        outlet::serve();
         let Some(mut phases) = self.phases.lock().take() else { return };
         let Going { metrics, draining, open_http2 } = &self.going;
         loop {
@@ -127,7 +129,7 @@ impl BackgroundService for Drain {
         }
         log::info!("no request is left, exiting");
         self.succession.farewell();
-        std::process::exit(0);
+        outlet::exit(0);
     }
 }
 

@@ -6,13 +6,14 @@ mod health;
 mod lifecycle;
 mod meaning;
 mod members;
+mod owner;
 mod reload;
 mod renew;
 mod tls;
 
 pub use handover::{NotUpgraded, upgrade};
 
-use crate::admin::{Access, Admin};
+use crate::admin::{Access, Admin, Setting, Settings};
 use crate::cli::Cli;
 use crate::config::{self, Config, ListenAddr, Loaded};
 use crate::engine::admission::AdmissionWatch;
@@ -30,6 +31,8 @@ use crate::proxy::keepalive;
 use crate::proxy::{Front, Proxy};
 use crate::telemetry::decisions::Decisions;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::outlet;
+use crate::telemetry::recorder::{Recorder, Seen};
 use arc_swap::ArcSwap;
 use handover::{Early, Handover, Inheritance, Known, Snapshot, Succession};
 use lifecycle::Going;
@@ -98,11 +101,12 @@ struct Founded {
 /// [`StartError`]; nothing has been served then.
 pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, StartError> {
     let config = &loaded.config;
+    owner::warn(config, cli);
     let mut inheritance = if cli.upgrade { inherit(config, cli.or_start)? } else { None };
     addresses::check(config, |address| inheritance.as_ref().is_some_and(|given| given.has(address)))?;
     let snapshot = inheritance.as_mut().and_then(|given| given.snapshot.take());
     let founded = found(loaded, (snapshot, inheritance.is_some()), config::pingora::user(config, cli.daemon))?;
-    let Known { fleet, metrics, secret, guard } = founded.known.clone();
+    let Known { fleet, metrics, secret, seen: past, guard } = founded.known.clone();
     let seen = (metrics.clone(), Arc::new(Decisions::default()));
 
     let opt = Opt { daemon: cli.daemon, ..Opt::default() };
@@ -117,6 +121,8 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let draining = Arc::new(AtomicBool::new(false));
     let terms = Arc::new(ArcSwap::from_pointee(terms(loaded, &fleet, secret)));
     let proxy = Proxy::new(router.clone(), seen.clone(), terms.clone(), draining.clone(), random());
+    let (tracer, exporter) = meaning::tracer(config, metrics.clone(), random());
+    let proxy = proxy.watched(past.trunks.clone(), Arc::new(tracer));
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let going = Going { metrics: metrics.clone(), draining: draining.clone(), open_http2: open_http2.clone() };
     let own = founded.known.clone();
@@ -129,10 +135,12 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let (told, readiness) = (founded.told, founded.readiness);
     let live = Live { fleet: fleet.clone(), router, terms, secret, access: access.clone(), readiness, told };
     let parts = reload::parts(&live);
+    let recorder = Recorder::new(fleet.clone(), metrics.clone(), past.clone());
     let around = (metrics, succession.clone(), certificates.clone());
     let reload = Reload::new(cli, founded.news.clone(), parts, founded.membership.clone(), around);
     let reload = Arc::new(reload);
     let admin = Admin::new(fleet.clone(), seen, draining, access).guarded(guard.clone());
+    let admin = admin.showing(past, settings(&founded.news));
     let admin = admin_service(config, admin.reloading(reload.clone()), &succession);
 
     let of = |addresses: Option<Vec<String>>| addresses.into_iter().flatten().collect();
@@ -144,9 +152,23 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     server.add_service(admin).add_dependency(&handover);
     server.add_service(GenBackgroundService::new("replicas".to_owned(), founded.membership));
     server.add_service(background_service("speculation", guard));
+    server.add_service(background_service("recorder", recorder));
+    if let Some(exporter) = exporter {
+        server.add_service(background_service("traces", exporter));
+    }
     add_health(&mut server, &fleet, founded.balancer, &founded.news);
     add_files(&mut server, reload, certificates);
     serve(server, config, going, &succession)
+}
+
+/// The settings in force, as they may be shown.
+fn settings(news: &News) -> Settings {
+    let news = news.clone();
+    Box::new(move || {
+        let config = &news.borrow().config;
+        let shown = config::shown(config).into_iter();
+        shown.map(|s| Setting { path: s.path, value: s.value, default: s.default }).collect()
+    })
 }
 
 /// Takes the listeners and the knowledge of the process that runs; nothing where none does and that is allowed.
@@ -182,13 +204,14 @@ fn found(
     let membership = Arc::new(Membership::new(fleet.clone(), balancer.clone()));
     discover_once(&membership, members::sources(loaded)?, follows)?;
     metrics.configured();
-    let mut secret = random();
+    let (mut secret, seen) = (random(), Seen::default());
     if let Some(snapshot) = snapshot {
         secret = snapshot.secret;
         fleet.inherit(snapshot.fleet);
         metrics.inherit(&snapshot.counts);
+        seen.history.restore(snapshot.history);
     }
-    let known = Known { fleet, metrics, secret, guard };
+    let known = Known { fleet, metrics, secret, seen, guard };
     Ok(Founded { known, told, news, readiness, balancer, membership })
 }
 
@@ -222,7 +245,7 @@ fn serve(
     server.add_service(background_service("drain", drain));
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
     succession.farewell();
-    std::process::exit(0)
+    outlet::exit(0)
 }
 
 /// The services that know how replicas are.

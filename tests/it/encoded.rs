@@ -1,9 +1,9 @@
 //! Bodies that come compressed go on as they came, and are routed by what is in them.
 
-use crate::support::chat_body;
 use crate::support::client::{Answer, H1, chat_head};
 use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start};
+use crate::support::{chat_body, until};
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use std::io::Write;
@@ -87,6 +87,29 @@ async fn the_limit_is_on_what_is_in_it() {
     }
     assert!(engine.seen().is_empty());
     assert_eq!(send(ramjet.api, "gzip", &gzip(&chat_body(1 << 20, ""))).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn text_that_is_held_in_the_place_of_a_compressed_body_takes_its_memory() {
+    let engine = Engine::start().await;
+    let config = "compat: { model_aliases: { fast: m } }\nlimits: { body_memory: 1MiB }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], config, ..Start::default() }).await;
+    let text = format!(r#"{{"model":"fast","messages":[{{"role":"user","content":"{}"}}]}}"#, "a".repeat(900 << 10));
+    let body = gzip(text.as_bytes());
+    assert!(body.len() < 64 << 10);
+    let ask = async |play: &str| {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        let fields = format!("x-play: {play}\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n", body.len());
+        h1.send(&[chat_head(&fields).as_bytes(), &body].concat()).await;
+        h1
+    };
+    let first = ask("prefill").await;
+    until("the engine has it", || async { engine.seen().len() == 1 }).await;
+    let refused = ask("").await.answer().await.unwrap();
+    assert_eq!((refused.status, refused.header("x-ramjet-error")), (503, Some("overloaded")));
+    drop(first);
+    ramjet.settled().await;
+    assert_eq!(ask("").await.answer().await.unwrap().status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

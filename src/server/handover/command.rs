@@ -1,10 +1,9 @@
 //! `ramjet upgrade`: starts the successor, waits until it serves, and says what has become of it.
 
-use super::{RUN, Who, who};
+use super::{RUN, Who, who, wire};
 use crate::cli::Cli;
 use crate::config::Config;
 use std::hash::{BuildHasher, RandomState};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -27,9 +26,11 @@ pub enum NotUpgraded {
         /// What the system said.
         cause: std::io::Error,
     },
-    /// A successor would be another user's.
-    #[error("process {0} is of user {1}: upgrade it as that user, or by systemctl reload; nothing has changed")]
-    OtherUser(u32, u32),
+    /// Root would serve in the place of a user without privileges.
+    #[error(
+        "the running ramjet (process {1}) is user {0}'s, and its successor would be root's: run this as that user (with systemd: systemctl reload)"
+    )]
+    Root(u32, u32),
     /// It could not be started.
     #[error("the successor cannot be started: {0}; process {1} serves on")]
     Start(std::io::Error, u32),
@@ -58,10 +59,10 @@ impl NotUpgraded {
 pub fn upgrade(config: &Config, cli: &Cli) -> Result<String, NotUpgraded> {
     let socket = &config.server.upgrade_sock;
     let old = who(socket).map_err(|cause| NotUpgraded::Nobody { socket: socket.display().to_string(), cause })?;
-    // the socket is the running process's own
-    let user = std::fs::metadata(socket).map_or(0, |found| found.uid());
-    if user != nix::unistd::geteuid().as_raw() {
-        return Err(NotUpgraded::OtherUser(old.process, user));
+    // a daemon with server.user gives its privileges up again
+    let stays_root = nix::unistd::geteuid().is_root() && !(cli.daemon && config.server.user.is_some());
+    if let Some(user) = owner(socket).filter(|user| stays_root && *user != 0) {
+        return Err(NotUpgraded::Root(user, old.process));
     }
     // what tells this successor from somebody else's
     let run = RandomState::new().hash_one(old.run);
@@ -71,6 +72,11 @@ pub fn upgrade(config: &Config, cli: &Cli) -> Result<String, NotUpgraded> {
         "ramjet {} (process {}) serves; ramjet {} (process {}) finishes what it has\n",
         new.version, new.process, old.version, old.process
     ))
+}
+
+/// Whose process waits at `socket`.
+fn owner(socket: &Path) -> Option<u32> {
+    wire::peer_user(&super::connect(socket).ok()?).ok()
 }
 
 /// Apart from the terminal's signals, and with this one's standard output and error.

@@ -1,6 +1,7 @@
 //! A listening service that stops accepting as soon as another process accepts, while its connections may stay longer; and
 //! that says when all of its listeners are there.
 
+use crate::telemetry::outlet;
 use async_trait::async_trait;
 use pingora_core::apps::ServerApp;
 use pingora_core::server::{ListenFds, ShutdownWatch};
@@ -77,7 +78,7 @@ impl<A: ServerApp + Send + Sync + 'static> AnyService for Early<A> {
         let watched = poll_fn(|context| {
             let Ok(polled) = catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) else {
                 eprintln!("ramjet: the {name} listener cannot be opened: {}", addresses.join(", "));
-                std::process::exit(1);
+                outlet::exit(1);
             };
             if polled.is_pending() && !*bound.borrow() && addresses.iter().all(is_there) {
                 bound.send_replace(true);
