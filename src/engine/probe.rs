@@ -192,17 +192,22 @@ impl Prober {
         replica.observe(seen, thresholds, self.fleet.clock().now())
     }
 
-    /// Asks an engine that was not asked yet how much its cache holds.
+    /// Asks an engine that has not answered yet how much its cache holds.
     async fn ask_for_capacity(&self, replica: &Replica) {
         if !replica.takes_capacity_question() {
             return;
         }
-        let asked = tokio::time::timeout(self.spec.timeout, self.get(METRICS, replica)).await;
-        if let Ok(Ok((200..=299, body))) = asked
-            && let Some(tokens) = capacity(&String::from_utf8_lossy(&body), replica.spec.role.rank)
-        {
-            log::info!("replica {}: its KV cache holds {tokens} tokens", replica.name());
-            self.fleet.learn_capacity(replica.id, tokens);
+        match tokio::time::timeout(self.spec.timeout, self.get(METRICS, replica)).await {
+            Ok(Ok((200..=299, body))) => {
+                if let Some(tokens) = capacity(&String::from_utf8_lossy(&body), replica.spec.role.rank) {
+                    log::info!("replica {}: its KV cache holds {tokens} tokens", replica.name());
+                    self.fleet.learn_capacity(replica.id, tokens);
+                }
+            }
+            // it has no such page (501 is what llama.cpp says)
+            Ok(Ok((300..=428 | 430..=499 | 501, _))) => {}
+            // not now
+            _ => replica.owes_capacity(),
         }
     }
 

@@ -33,6 +33,7 @@ pub mod reservation;
 pub mod router;
 pub mod selection;
 mod served;
+pub mod setbacks;
 pub mod sources;
 pub mod spec;
 pub mod state;
@@ -61,6 +62,7 @@ use models::Models;
 use parking_lot::{Mutex, RwLock};
 use pins::Pins;
 use replica::{Replica, ReplicaSpec};
+use setbacks::Setbacks;
 use sources::Sources;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -89,6 +91,8 @@ pub struct Fleet {
     fits: ArcSwap<Fits>,
     pins: Pins,
     sources: Sources,
+    /// Prompts that failed lately.
+    setbacks: Setbacks,
     clock: Clock,
     tuning: ArcSwap<Tuning>,
     /// Held while a passive signal decides whether to fence.
@@ -142,6 +146,7 @@ impl Fleet {
             landings: Landings::default(),
             pins: Pins::default(),
             sources: Sources::default(),
+            setbacks: Setbacks::default(),
             clock: Clock::default(),
             tuning: ArcSwap::from_pointee(Tuning { params, rules: Rules::default() }),
             fencing: Mutex::new(()),

@@ -57,12 +57,16 @@ impl Proxy {
         }
         let (fleet, replica) = (self.router.fleet(), attempt.reservation.replica());
         let ended = match failure {
+            None if ctx.relay.made_nothing() => Ended::Answered,
             None => Ended::Well,
             Some(_) if reached => Ended::Badly(Some(print(ctx))),
             Some(_) => Ended::Badly(None),
         };
         if ended == Ended::Well && ctx.relay.usage.completion != Some(0) && ctx.relay.has_generated() {
             replica.complete(fleet.clock().now());
+        }
+        if let Ended::Badly(Some(_)) = ended {
+            fleet.set_back(ctx.prompt.ends, replica.id);
         }
         fleet.ended(replica.id, ended, attempt.reservation.began());
     }
