@@ -2,7 +2,7 @@
 
 use super::Fleet;
 use super::clock::{time_bits, time_of};
-use super::replica::{Fit, Replica};
+use super::replica::Replica;
 use crate::policy::errors::{Ended, ErrorLimits};
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::types::ReplicaId;
@@ -57,10 +57,10 @@ impl Fleet {
     fn is_replaceable(&self, replica: &Replica) -> bool {
         let replicas = self.replicas();
         let others = || replicas.iter().filter(|r| r.id != replica.id && r.is_healthy() && !r.is_on_trial());
-        let names = replica.model_names();
+        let (names, fits) = (replica.model_names(), self.fits.load());
         match names.is_empty() {
             true => others().next().is_some(),
-            false => names.iter().all(|model| others().any(|r| r.fit(model) != Fit::No)),
+            false => names.iter().all(|model| others().any(|r| fits.of_model(Some(model)).has(r.id))),
         }
     }
 

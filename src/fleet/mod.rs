@@ -255,7 +255,8 @@ impl Fleet {
         // what an operator drains, or is not what it must be, is not tried
         let replicas = self.replicas();
         let there = || replicas.iter().filter(|r| !r.is_barred());
-        let covered = |model: Option<&str>| there().any(|r| r.is_healthy() && r.serves(model));
+        let fits = self.fits.load();
+        let covered = |model: Option<&str>| there().any(|r| r.is_healthy() && fits.of_model(model).has(r.id));
         let names: BTreeSet<_> = there().flat_map(|r| r.model_names()).collect();
         there().next().is_some() && (!covered(None) || names.iter().any(|model| !covered(Some(model))))
     }

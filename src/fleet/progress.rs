@@ -44,6 +44,15 @@ impl Replica {
         time_of(self.proven.load(Relaxed))
     }
 
+    /// It has let a request in at `now`, or turned it away.
+    pub fn answered(&self, is_let_in: bool, now: f64) {
+        let mut refusals = self.refusals.lock();
+        match is_let_in {
+            true => refusals.accepted(),
+            false => refusals.refused(now),
+        }
+    }
+
     /// What the requests there show; `None` if there are none that generate.
     pub fn signs(&self, now: f64) -> Option<Signs> {
         let work = &mut *self.work.lock();

@@ -9,6 +9,7 @@ use crate::api::catalogue::Catalogue;
 use crate::policy::cost::Prospect;
 use crate::policy::errors::TRIALS;
 use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
+use crate::policy::refusals::Refusals;
 use crate::policy::standing::{Standing, State};
 use crate::types::ReplicaId;
 use arc_swap::ArcSwapOption;
@@ -66,6 +67,10 @@ pub struct Vitals {
     pub(super) proven: AtomicU64,
     /// Tells that requests fail there.
     pub(super) failing: Notify,
+    /// Whether it turns requests away; held for a comparison.
+    pub(super) refusals: Mutex<Refusals>,
+    /// Tells that its engine may be another one.
+    pub(super) in_doubt: Notify,
     /// When the last readiness probe found nobody there, likewise; never, if it found somebody.
     pub(super) refused: AtomicU64,
     pub(super) load: AtomicU32,
@@ -105,6 +110,8 @@ impl Vitals {
             completed: never(),
             proven: never(),
             failing: Notify::new(),
+            refusals: Mutex::default(),
+            in_doubt: Notify::new(),
             refused: never(),
             load: AtomicU32::new(0),
             inflight: AtomicU32::new(0),

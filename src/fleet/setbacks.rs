@@ -89,14 +89,28 @@ impl Fleet {
         }
     }
 
-    /// Passes over, in a choice for a prompt that ends there, the replica that has failed it or the turn before it.
+    /// Passes over, in a choice for a prompt that ends there, the replica that has failed it or the turn before it; then
+    /// those that turn requests away, where one of the others does not.
     pub(super) fn spare(&self, decision: &mut Decision, ends: Ends) {
+        let Some(first) = decision.ranked.first().map(|first| first.id) else { return };
+        if decision.preferred < 2 || decision.reason == Reason::FailOpen {
+            return;
+        }
+        let now = self.clock().now();
         let prints = [ends.own, ends.previous].map(|place| place.map_or(0, |place| place.print));
-        let Some(failed) = self.setbacks.passed_over(&prints, self.clock().now(), |id| self.proven(id)) else { return };
-        let is_first = decision.ranked.first().is_some_and(|first| first.id == failed);
-        if is_first && decision.preferred > 1 && decision.reason != Reason::FailOpen {
+        let failed = self.setbacks.passed_over(&prints, now, |id| self.proven(id));
+        if failed == Some(first) {
             pass_over(decision, 1);
             decision.reason = Reason::Setback;
+        }
+        let replicas = self.replicas();
+        let refuses = |id| replicas.at(id).is_some_and(|r| r.refusals.lock().are_fresh(now));
+        if !decision.ranked.first().is_some_and(|first| refuses(first.id)) {
+            return;
+        }
+        let others = decision.ranked.iter().take(decision.preferred);
+        if let Some(place) = others.into_iter().position(|r| !refuses(r.id) && failed != Some(r.id)) {
+            pass_over(decision, place);
         }
     }
 
@@ -182,5 +196,15 @@ mod tests {
         assert_eq!(first(ends(1, 2)).0, B, "it began before");
         fleet.ended(A, Ended::Well, fleet.clock().now() + 1.0);
         assert_eq!(first(ends(1, 2)).0, A);
+        // who turns requests away is asked last, unless the others do too
+        let all = || first(Ends::default()).0;
+        fleet.replicas()[0].answered(false, f64::MAX / 2.0);
+        assert_eq!((all(), first(ends(2, 3)).0), (B, B));
+        fleet.replicas()[1].answered(false, f64::MAX / 2.0);
+        assert_eq!(all(), A);
+        fleet.replicas()[1].answered(true, 0.0);
+        assert_eq!(all(), B);
+        fleet.replicas()[0].answered(true, 0.0);
+        assert_eq!(all(), A);
     }
 }

@@ -113,7 +113,7 @@ impl Proxy {
         }
     }
 
-    /// The healthy ones among what is left of the ranking; all that is left, if none is.
+    /// The healthy ones among what is left of the ranking; if none is, all that nothing bars.
     fn left_to_try(&self, ctx: &Context) -> Wanted {
         let Some(route) = &ctx.route else { return Wanted::new() };
         let left = route.decision.ranked.get(route.position..).unwrap_or_default();
@@ -122,8 +122,10 @@ impl Proxy {
         let left = &left[..if stays { left.len().min(1) } else { left.len() }];
         let replicas = self.router.fleet().replicas();
         let is_healthy = |id| replicas.at(id).is_some_and(|r| r.is_healthy());
-        let healthy: Wanted = left.iter().map(|r| r.id).filter(|id| is_healthy(*id)).collect();
-        if healthy.is_empty() { left.iter().map(|r| r.id).collect() } else { healthy }
+        let is_barred = |id| replicas.at(id).is_none_or(|r| r.is_barred());
+        let left: Wanted = left.iter().map(|r| r.id).filter(|id| !is_barred(*id)).collect();
+        let healthy: Wanted = left.iter().copied().filter(|id| is_healthy(*id)).collect();
+        if healthy.is_empty() { left } else { healthy }
     }
 
     /// Tells the client to come again later.

@@ -155,6 +155,10 @@ impl Proxy {
         let head = session.req_header();
         match Self::without_alias(head, &plain, ctx) {
             Some(named) => {
+                // it is held as it was decoded from now on
+                if ctx.room.as_mut().is_some_and(|room| !room.grow(named.len())) {
+                    return self.turn_away(ctx, Shed::NoMemory);
+                }
                 ctx.body = Body::Held(self.understand(head, &named, ctx).unwrap_or(named));
                 session.req_header_mut().remove_header(&CONTENT_ENCODING);
             }

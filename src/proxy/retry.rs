@@ -22,6 +22,13 @@ impl Proxy {
     pub(super) fn on_connect_failed(&self, session: &Session, ctx: &mut Context, mut e: Box<Error>) -> Box<Error> {
         let failure = match e.etype() {
             ErrorType::ConnectTimedout => Failure::ConnectTimeout,
+            // no socket or no port was left here, which says nothing of anybody else
+            ErrorType::InternalError => {
+                log::error!("no connection can be made: {e}");
+                ctx.attempt = None;
+                e.set_retry(false);
+                return e;
+            }
             _ => Failure::Connect,
         };
         if let Some(attempt) = &ctx.attempt {
@@ -103,7 +110,7 @@ impl Proxy {
         verdict != Verdict::GiveUp
     }
 
-    fn verdict(&self, failure: Failure, unsent: bool, session: &Session, ctx: &Context) -> Verdict {
+    pub(super) fn verdict(&self, failure: Failure, unsent: bool, session: &Session, ctx: &Context) -> Verdict {
         let Some(route) = &ctx.route else { return Verdict::GiveUp };
         // what one replica keeps, another one does not know: its word for that would hide the failure. But where nobody
         // listens any more, not to know is the truth

@@ -24,6 +24,11 @@ impl Proxy {
     /// The head of an answer has come. One for which nothing is generated tells right away what it can tell: that the
     /// engine is there, and that the time until then was no silence.
     pub(super) fn answered(&self, status: StatusCode, ctx: &mut Context) {
+        let is_busy = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let works = ctx.endpoint.is_inference() || ctx.endpoint.computes();
+        if let Some(attempt) = ctx.attempt.as_ref().filter(|_| works && (is_busy || status.is_success())) {
+            attempt.reservation.replica().answered(!is_busy, self.router.fleet().clock().now());
+        }
         let generates = ctx.endpoint.is_inference() && status.is_success();
         let Some(attempt) = ctx.attempt.as_mut().filter(|_| !generates && is_final(status)) else { return };
         if status.is_server_error() {
