@@ -34,6 +34,7 @@ pub mod reservation;
 pub mod router;
 pub mod selection;
 mod served;
+pub mod setbacks;
 pub mod sources;
 pub mod spec;
 pub mod state;
@@ -62,6 +63,7 @@ use models::Models;
 use parking_lot::{Mutex, RwLock};
 use pins::Pins;
 use replica::{Replica, ReplicaSpec};
+use setbacks::Setbacks;
 use sources::Sources;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -90,6 +92,8 @@ pub struct Fleet {
     fits: ArcSwap<Fits>,
     pins: Pins,
     sources: Sources,
+    /// Prompts that failed lately.
+    setbacks: Setbacks,
     clock: Clock,
     tuning: ArcSwap<Tuning>,
     /// Held while a passive signal decides whether to fence.
@@ -143,6 +147,7 @@ impl Fleet {
             landings: Landings::default(),
             pins: Pins::default(),
             sources: Sources::default(),
+            setbacks: Setbacks::default(),
             clock: Clock::default(),
             tuning: ArcSwap::from_pointee(Tuning { params, rules: Rules::default() }),
             fencing: Mutex::new(()),
@@ -252,7 +257,8 @@ impl Fleet {
         // what an operator drains, or is not what it must be, is not tried
         let replicas = self.replicas();
         let there = || replicas.iter().filter(|r| !r.is_barred());
-        let covered = |model: Option<&str>| there().any(|r| r.is_healthy() && r.serves(model));
+        let fits = self.fits.load();
+        let covered = |model: Option<&str>| there().any(|r| r.is_healthy() && fits.of_model(model).has(r.id));
         let names: BTreeSet<_> = there().flat_map(|r| r.model_names()).collect();
         there().next().is_some() && (!covered(None) || names.iter().any(|model| !covered(Some(model))))
     }

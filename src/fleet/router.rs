@@ -168,8 +168,9 @@ impl Router {
         // the ranking has weighed health already, failing open included
         self.balancer.select_with(&key, 1, |_, _| true).ok_or(Unplaced::Nowhere)?;
         let mut decision = take_decision().ok_or(Unplaced::Nowhere)?;
-        if let Some(replica) = prompt.pinned {
-            put_first(&mut decision, replica);
+        match prompt.pinned {
+            Some(replica) => put_first(&mut decision, replica),
+            None => self.fleet.spare(&mut decision, prompt.ends),
         }
         let permit = self.admit(&mut decision, prompt.pinned, asking)?;
         let first = *decision.ranked.first().ok_or(Unplaced::Nowhere)?;

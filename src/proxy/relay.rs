@@ -6,7 +6,7 @@ use super::context::Context;
 use super::explain;
 use super::headers::{drop_hop_by_hop, suit_version};
 use super::redirect::hide_address;
-use crate::api::answer::{StreamReader, StreamState, Usage, WholeReader};
+use crate::api::answer::{Made, StreamReader, StreamState, Usage, WholeReader};
 use crate::api::decoder::Decoder;
 use crate::api::encoding::Coding;
 use crate::api::endpoint::Endpoint;
@@ -253,7 +253,12 @@ impl Relay {
         };
     }
 
-    /// Whether anything was generated; of an answer that is not streamed, whether it is one that could tell.
+    /// Whether a whole answer says under a success status that it failed, or holds nothing; asked at its end.
+    pub(super) fn made_nothing(&self) -> bool {
+        matches!(&self.reader, Reader::Whole(reader) if reader.made() == Made::Nothing)
+    }
+
+    /// Whether anything was generated; of a whole answer that does not say that it made nothing, whether it could tell.
     pub(super) fn has_generated(&self) -> bool {
         match &self.reader {
             Reader::Stream(_) => self.first_token.is_some(),

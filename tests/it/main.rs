@@ -43,6 +43,7 @@ mod routing;
 mod saturated;
 mod seeing;
 mod sessions;
+mod setbacks;
 mod slow_clients;
 mod speculation;
 mod starting;
