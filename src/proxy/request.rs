@@ -167,6 +167,7 @@ impl Proxy {
     fn understand(&self, head: &RequestHeader, bytes: &Bytes, ctx: &mut Context) -> Option<Bytes> {
         let prepared = prepare(ctx.endpoint, bytes, &ctx.terms.settings.shape, ctx.terms.settings.compat);
         ctx.prompt = PromptFacts {
+            request: ctx.prompt.request,
             chain: prepared.chain,
             ends: prepared.ends,
             model: prepared.model,

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod decisions;
 pub mod inherited;
+pub mod journal;
 pub mod metrics;
 mod process;
 mod registry;
