@@ -2,13 +2,8 @@
 
 use super::Fleet;
 use super::clock::{time_bits, time_of};
-<<<<<<< HEAD
-use super::replica::{Fit, Replica};
-use crate::policy::errors::{Ended, ErrorLimits, Errors};
-=======
 use super::replica::Replica;
-use crate::policy::errors::{Ended, ErrorLimits};
->>>>>>> health
+use crate::policy::errors::{Ended, ErrorLimits, Errors};
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::types::ReplicaId;
 use std::sync::atomic::Ordering::Relaxed;

@@ -28,6 +28,7 @@ mod flight;
 mod frozen;
 mod heads;
 mod health;
+mod journal;
 mod kept;
 mod lane;
 mod leaving;
