@@ -404,5 +404,7 @@ settings! {
     pub struct Log {
         /// One line for each request.
         access: AccessLog = AccessLog::Json, choice();
+        /// The file that gets a line for each step of a choice, to make them again with `ramjet replay`; null: none. No text.
+        journal: Option<PathBuf> = None, OrNull(FilePath);
     }
 }

@@ -4,7 +4,7 @@
 //! `policy::drain`).
 
 use super::Fleet;
-use super::candidates::Pool;
+use super::candidates::{Back, Pool};
 use super::clock::{time_bits, time_of};
 use super::replica::Replica;
 use super::selection::RouteKey;
@@ -132,18 +132,31 @@ impl Fleet {
         }
     }
 
-    /// Adds to the candidates those of the drained replicas `seen` at which the request may stay.
-    pub(super) fn let_stay(&self, pool: &mut Pool, seen: impl Iterator<Item = Candidate>, key: &RouteKey<'_>) {
-        let (tokens, now) = (key.request.tokens, self.clock.now());
+    /// Of the candidates, takes out the drained ones at which the request may not stay; the others take it. `back` names
+    /// candidates by their places.
+    pub(super) fn let_stay(&self, pool: &mut Pool, back: &mut Back, key: &RouteKey<'_>) {
+        let (tokens, now, replicas) = (key.request.tokens, self.clock.now(), self.replicas());
         let held = |c: &Candidate| tokens.split(c.overlap, c.tail).0;
-        let elsewhere = pool.iter().filter(|c| c.healthy).map(held).fold(0.0, f64::max);
-        let replicas = self.replicas();
-        let stays = |c: &Candidate| {
-            let Some(replica) = replicas.at(c.id) else { return false };
+        let leaving = |c: &Candidate| replicas.at(c.id).filter(|r| r.is_barred());
+        let elsewhere = pool.iter().filter(|c| c.healthy && leaving(c).is_none()).map(held).fold(0.0, f64::max);
+        let stays = |replica: &Replica, c: &Candidate| {
             let lot = key.session.map_or(0.5, |session| lot(session.key, replica.name_hash));
             replica.keeps((tokens.prompt, held(c) - elsewhere), lot, now)
         };
-        pool.extend(seen.filter(stays).map(|c| Candidate { healthy: true, ..c }));
+        let mut place = 0;
+        while let Some(candidate) = pool.get_mut(place) {
+            match leaving(candidate) {
+                Some(replica) if !stays(replica, candidate) => {
+                    pool.remove(place);
+                    back.retain(|(at, _)| *at != place);
+                    back.iter_mut().filter(|(at, _)| *at > place).for_each(|(at, _)| *at -= 1);
+                    continue;
+                }
+                Some(_) => candidate.healthy = true,
+                None => {}
+            }
+            place += 1;
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use super::Fleet;
 use super::hints::Last;
 use super::replica::Replica;
 use super::replica::state::ReplicaState;
+use super::steps::{Change, note};
 use crate::pack::record;
 use crate::policy::estimate::ModelRates;
 use crate::prefix::residency::state::ResidencyState;
@@ -91,6 +92,8 @@ impl Fleet {
     /// Takes in what another process knew of the replicas that are members here by the same name. The clock must show no
     /// less than the other one's did.
     pub fn inherit(&self, state: FleetState) {
+        let _step = self.step();
+        note(|| Change::Inherited);
         let members = self.members();
         let here: HashMap<&str, usize> = members.iter().enumerate().map(|(n, r)| (r.name(), n)).collect();
         let taken = |(old, known): (ReplicaId, ReplicaState)| {

@@ -3,6 +3,7 @@
 mod addresses;
 mod handover;
 mod health;
+mod journal;
 mod lifecycle;
 mod meaning;
 mod members;
@@ -30,6 +31,7 @@ use crate::fleet::selection::CacheAware;
 use crate::proxy::keepalive;
 use crate::proxy::{Front, Proxy};
 use crate::telemetry::decisions::Decisions;
+use crate::telemetry::journal::Journal;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::outlet;
 use crate::telemetry::recorder::{Recorder, Seen};
@@ -80,6 +82,14 @@ pub enum StartError {
         /// What the system or the other process said.
         cause: std::io::Error,
     },
+    /// The journal cannot be opened.
+    #[error("cannot write the journal {path}: {cause}")]
+    Journal {
+        /// `log.journal`.
+        path: String,
+        /// What the system said.
+        cause: std::io::Error,
+    },
     /// A metric was declared twice.
     #[error("cannot declare the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -93,6 +103,7 @@ struct Founded {
     readiness: Arc<ArcSwap<ReadinessProbe>>,
     balancer: Arc<LoadBalancer<CacheAware>>,
     membership: Arc<Membership>,
+    journal: Option<Arc<Journal>>,
 }
 
 /// Builds everything and serves until the process ends.
@@ -157,8 +168,13 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
         server.add_service(background_service("traces", exporter));
     }
     add_health(&mut server, &fleet, founded.balancer, &founded.news);
-    add_files(&mut server, reload, certificates);
-    serve(server, config, going, &succession)
+    add_journal(&mut server, founded.journal.as_ref(), &fleet);
+    add_files(&mut server, (reload, founded.journal.clone()), certificates);
+    serve(server, config, going, &succession);
+    if let Some(journal) = &founded.journal {
+        journal.close();
+    }
+    outlet::exit(0)
 }
 
 /// The settings in force, as they may be shown.
@@ -196,6 +212,7 @@ fn found(
     let clock = snapshot.as_ref().map_or_else(Clock::default, |snapshot| Clock::at(snapshot.fleet.now()));
     let fleet = Fleet::new(Vec::new(), params(config), config.routing.index_memory);
     let fleet = Arc::new(fleet.under(rules(config)).on(clock));
+    let journal = journal::open(config, &fleet, &metrics)?;
     let guard = SpeculationGuard::new(fleet.clone(), health::speculation(config, user));
     let (told, news) = watch::channel(Arc::new(loaded.clone()));
     let readiness = ReadinessProbe::new(fleet.clone(), health::readiness(config));
@@ -212,7 +229,7 @@ fn found(
         seen.history.restore(snapshot.history);
     }
     let known = Known { fleet, metrics, secret, seen, guard };
-    Ok(Founded { known, told, news, readiness, balancer, membership })
+    Ok(Founded { known, told, news, readiness, balancer, membership, journal })
 }
 
 /// Of a daemon that takes over: where its process id stands until it serves, and then. A successor that fails must not
@@ -222,22 +239,29 @@ fn pid_files(config: &Config, cli: &Cli) -> Option<[PathBuf; 2]> {
     (cli.daemon && cli.upgrade).then(|| [file.with_extension("next"), file.clone()])
 }
 
+/// What writes the journal.
+fn add_journal(server: &mut Server, journal: Option<&Arc<Journal>>, fleet: &Arc<Fleet>) {
+    if let Some(journal) = journal {
+        let writing = journal::Writing { journal: journal.clone(), fleet: fleet.clone() };
+        server.add_service(background_service("journal", writing));
+    }
+}
+
 /// What watches the files.
-fn add_files(server: &mut Server, reload: Arc<Reload>, certificates: Option<Arc<Certificates>>) {
-    let hangup = lifecycle::Hangup { reload, certificates: certificates.clone() };
+fn add_files(
+    server: &mut Server,
+    (reload, journal): (Arc<Reload>, Option<Arc<Journal>>),
+    certificates: Option<Arc<Certificates>>,
+) {
+    let hangup = lifecycle::Hangup { reload, certificates: certificates.clone(), journal };
     server.add_service(background_service("hangup", hangup));
     if let Some(certificates) = certificates {
         server.add_service(background_service("certificates", tls::Renewal(certificates)));
     }
 }
 
-/// Serves until the process ends.
-fn serve(
-    mut server: Server,
-    config: &Config,
-    going: Going,
-    succession: &Arc<Succession>,
-) -> Result<std::convert::Infallible, StartError> {
+/// Serves until the process is to end.
+fn serve(mut server: Server, config: &Config, going: Going, succession: &Arc<Succession>) {
     let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
     let draining = going.draining.clone();
     let signals = lifecycle::Signals { grace: config.server.grace, draining, succession: succession.clone() };
@@ -245,7 +269,6 @@ fn serve(
     server.add_service(background_service("drain", drain));
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
     succession.farewell();
-    outlet::exit(0)
 }
 
 /// The services that know how replicas are.
