@@ -120,14 +120,8 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let Known { fleet, metrics, secret, seen: past, guard } = founded.known.clone();
     let seen = (metrics.clone(), Arc::new(Decisions::default()));
 
-    let opt = Opt { daemon: cli.daemon, ..Opt::default() };
     let pid_files = pid_files(config, cli);
-    let mut conf = config::pingora::server_conf(config, cli.daemon);
-    if let Some([next, _]) = &pid_files {
-        conf.pid_file = next.to_string_lossy().into_owned();
-    }
-    let mut server = Server::new_with_opt_and_conf(opt, conf);
-    server.bootstrap();
+    let mut server = pingora(config, cli, pid_files.as_ref());
     let router = Arc::new(Router::new(fleet.clone(), founded.balancer.clone()).limited(limits(config)));
     let draining = Arc::new(AtomicBool::new(false));
     let terms = Arc::new(ArcSwap::from_pointee(terms(loaded, &fleet, secret)));
@@ -148,8 +142,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let parts = reload::parts(&live);
     let recorder = Recorder::new(fleet.clone(), metrics.clone(), past.clone());
     let around = (metrics, succession.clone(), certificates.clone());
-    let reload = Reload::new(cli, founded.news.clone(), parts, founded.membership.clone(), around);
-    let reload = Arc::new(reload);
+    let reload = Arc::new(Reload::new(cli, founded.news.clone(), parts, founded.membership.clone(), around));
     let admin = Admin::new(fleet.clone(), seen, draining, access).guarded(guard.clone());
     let admin = admin.showing(past, settings(&founded.news));
     let admin = admin_service(config, admin.reloading(reload.clone()), &succession);
@@ -175,6 +168,18 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
         journal.close();
     }
     outlet::exit(0)
+}
+
+/// Pingora's server, without services.
+fn pingora(config: &Config, cli: &Cli, pid_files: Option<&[PathBuf; 2]>) -> Server {
+    let opt = Opt { daemon: cli.daemon, ..Opt::default() };
+    let mut conf = config::pingora::server_conf(config, cli.daemon);
+    if let Some([next, _]) = pid_files {
+        conf.pid_file = next.to_string_lossy().into_owned();
+    }
+    let mut server = Server::new_with_opt_and_conf(opt, conf);
+    server.bootstrap();
+    server
 }
 
 /// The settings in force, as they may be shown.
