@@ -46,26 +46,15 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::super::clock::Clock;
-    use super::super::replica::{ReplicaSpec, Role};
     use super::super::reservation::{Reservation, Share};
+    use super::super::testing::spec;
     use super::*;
     use crate::types::ReplicaId;
     use std::sync::Arc;
 
     #[test]
     fn it_is_empty_when_its_last_request_has_gone() {
-        let spec = ReplicaSpec {
-            name: "r".into(),
-            host: "h".into(),
-            port: 1,
-            prefix: String::new(),
-            authority: http::HeaderValue::from_static("h"),
-            models: vec![],
-            authorization: None,
-            tls: None,
-            role: Role::default(),
-        };
-        let (replica, clock) = (Arc::new(Replica::new(ReplicaId(0), spec)), Clock::default());
+        let (replica, clock) = (Arc::new(Replica::new(ReplicaId(0), spec("r"))), Clock::default());
         let share = Share { units: 1, prefill_ms: 1.0, decode_ms: 1.0, streams: true, generates: true };
         let held = Reservation::new(replica.clone(), share, clock.clone());
         let began = clock.now();

@@ -1,4 +1,5 @@
-//! Prompts that a replica has failed, so that whoever sends one again, or goes on from it, is not sent there once more.
+//! Prompts that a replica has failed, so that whoever sends one again, or goes on from it, is not sent there once more; and who
+//! is passed over besides: replicas that turn requests away (see `policy::refusals`).
 //!
 //! What fails at once makes its replica look idle, and a session is at home where its prompt was read: both would bring
 //! the next attempt of a client back to a replica that fails everything, until that is fenced. So the next choice passes it
@@ -162,7 +163,7 @@ impl Fleet {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::spec;
+    use super::super::testing::{self, spec};
     use super::*;
     use crate::policy::errors::Ended;
     use crate::policy::select::{RouteRequest, select};
@@ -216,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_next_turn_and_the_same_one_go_elsewhere_and_nobody_else_does() {
-        let fleet = Fleet::new(vec![spec("a"), spec("b")], params(PolicyKind::Load), 1 << 20);
+        let fleet = testing::fleet(["a", "b"].map(spec));
         let place = |print| Some(Place { print, blocks: 1 });
         let ends = |previous: u64, own: u64| Ends { previous: place(previous), own: place(own) };
         let first = |ends| {
