@@ -135,8 +135,13 @@ mod tests {
         let fleet = testing::fleet(["a", "b"].map(spec)).under(rules());
         fail(&fleet, 0);
         assert_eq!(fleet.replicas()[0].state(), State::Fenced(FenceReason::Errors));
+        let handed = fleet.state();
         fleet.tune(fleet.params(), Rules::default());
         assert_eq!(fleet.replicas()[0].state(), State::Healthy);
+        // nor does the next process take it over
+        let next = Fleet::new(vec![fleet.replicas()[0].spec.clone()], fleet.params(), 1 << 20);
+        next.inherit(handed);
+        assert_eq!(next.replicas()[0].state(), State::Healthy);
     }
 
     #[test]

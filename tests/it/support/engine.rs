@@ -255,6 +255,8 @@ async fn perform(stream: &mut TcpStream, play: &str, shared: &Shared) -> bool {
         "sse" => stream_text(stream, argument).await,
         // so many tokens, one every 50 milliseconds
         "slowly" => stream_slowly(stream, argument.parse().unwrap()).await,
+        // so many tokens, one a second
+        "lasting" => lasting(stream, argument.parse().unwrap()).await,
         // so many tokens, 100 ms apart
         "paced" => paced(stream, argument.parse().unwrap()).await,
         "prefill" => {
@@ -333,6 +335,15 @@ async fn stream_slowly(stream: &mut TcpStream, tokens: usize) -> std::io::Result
     for _ in 0..tokens {
         stream.write_all(&chunk(TOKEN)).await?;
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stream.write_all(b"0\r\n\r\n").await
+}
+
+async fn lasting(stream: &mut TcpStream, seconds: usize) -> std::io::Result<()> {
+    stream.write_all(SSE_HEAD.as_bytes()).await?;
+    for _ in 0..seconds {
+        stream.write_all(&chunk(TOKEN)).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
     stream.write_all(b"0\r\n\r\n").await
 }
