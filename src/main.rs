@@ -17,6 +17,13 @@ fn main() -> ExitCode {
         None => configured(&cli),
         Some(Command::Reference) => print(&config::reference()),
         Some(Command::Upgrade) => configured(&cli),
+        Some(Command::Replay(replay)) => match replay.page() {
+            Ok(page) => print(&page),
+            Err(e) => {
+                eprintln!("ramjet: {e}");
+                ExitCode::from(e.code())
+            }
+        },
         Some(Command::Explain(request)) => match request.page(cli.admin.as_deref()) {
             Ok(page) => print(&page),
             Err(e) => {

@@ -41,6 +41,7 @@ pub(super) fn why(record: &Record, fleet: &Members) -> String {
     let mut out = match record.reason {
         _ if record.placed.pinned => "it alone keeps what the request names".to_owned(),
         Reason::Pinned => "it alone keeps what the request names".to_owned(),
+        Reason::Setback => "the best one has just failed this prompt, or the turn before it".to_owned(),
         Reason::Only => "it was the only candidate".to_owned(),
         Reason::FailOpen => "nobody is healthy, so that all are tried, and it came first".to_owned(),
         Reason::RoundRobin => "it was its turn".to_owned(),

@@ -6,11 +6,14 @@
 
 mod event;
 mod figures;
+mod made;
 
 use super::json::{Cursor, Kind};
 use super::sse::{Event, Scanner};
 use event::event;
 use figures::{Figures, timings};
+
+pub use made::{Made, made};
 
 /// Tokens as an engine reported them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,6 +180,11 @@ impl WholeReader {
         });
         ids.retain(|id| is_id(id));
         ids
+    }
+
+    /// What it shows of a completion; of a body that is not kept in full, nothing.
+    pub fn made(&self) -> Made {
+        if self.tail.len() < MAX_WHOLE { made(&self.tail) } else { Made::Untold }
     }
 
     /// The value after the last `key`. (Within a string the quotes of a key would be escaped.)

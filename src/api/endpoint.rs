@@ -134,7 +134,7 @@ impl Endpoint {
     }
 
     /// Whether something is computed from the body without generating or keeping anything.
-    fn computes(self) -> bool {
+    pub fn computes(self) -> bool {
         matches!(self, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score | Endpoint::Tokenize)
     }
 }

@@ -394,9 +394,9 @@ settings! {
         grace: Duration = secs(5), span(ms(0)..=hours(1));
         /// After that, how long running requests may take to finish.
         drain_limit: Duration = mins(30), span(ms(0)..=hours(24));
-        /// The user that a daemon becomes.
+        /// The user that a daemon (`-d`) becomes.
         user: Option<String> = None, OrNull(LINE);
-        /// The group that a daemon becomes.
+        /// The group that a daemon becomes. Null: its user's own.
         group: Option<String> = None, OrNull(LINE);
     }
 
@@ -404,5 +404,7 @@ settings! {
     pub struct Log {
         /// One line for each request.
         access: AccessLog = AccessLog::Json, choice();
+        /// The file that gets a line for each step of a choice, to make them again with `ramjet replay`; null: none. No text.
+        journal: Option<PathBuf> = None, OrNull(FilePath);
     }
 }

@@ -92,7 +92,7 @@ routing:
   session_headers: [X-Chat_Id]
 retry: {{ attempts: 1, replay_lost: false }}
 timeouts: {{ connect: 250ms, first_byte: 1h }}
-server: {{ threads: 8, user: ramjet, group: null }}
+server: {{ threads: 8, user: daemon, group: null }}
 health:
 log: {{ access: off }}
 "#,
@@ -117,7 +117,7 @@ log: {{ access: off }}
     assert_eq!(config.routing.single_flight, flight);
     assert_eq!(config.routing.session_headers, ["X-Chat_Id"]);
     assert_eq!(config.timeouts.connect, Duration::from_millis(250));
-    assert_eq!((config.server.threads, config.server.group), (Some(8), None));
+    assert_eq!((config.server.threads, config.server.group.as_deref()), (Some(8), Some("daemon")));
     assert_eq!(config.log.access, AccessLog::Off);
 }
 
@@ -165,7 +165,7 @@ conf.yaml:7: fleet.replicas[1].url: found "ftp://b:8000" (no http:// or https://
 conf.yaml:7: fleet.replicas[1].name: found "gpu-a" again; allowed: a name of its own (fleet.replicas[0].name has this one)
 conf.yaml:8: fleet.replicas[2].name: found "gpu-a" again; allowed: a name of its own (fleet.replicas[0].name has this one)
 conf.yaml:8: fleet.replicas[2].url: found "http://a:8000" again; allowed: a URL of its own (fleet.replicas[0].url has this one)
-conf.yaml:9: fleet.replicas[3].url: found a URL that is not shown (it has user information); allowed: http[s]://HOST[:PORT][/PREFIX]
+conf.yaml:9: fleet.replicas[3].url: found "http://…@c:8000" (it has user information); allowed: http[s]://HOST[:PORT][/PREFIX]
 conf.yaml:10: fleet.replicas[4].name: found "no url"; allowed: up to 128 letters, digits and . _ - : [ ], or null
 conf.yaml:10: fleet.replicas[4]: found no url; allowed: a url: http[s]://HOST[:PORT][/PREFIX]
 conf.yaml:11: fleet.replicas[5].api_key_env: found UNSET_KEY, which is not set; allowed: the name of a variable that holds one line of visible ASCII characters

@@ -3,8 +3,12 @@
 //!
 //! It is asked at each readiness probe, and at once after something happened that another engine may have caused: a
 //! request that was not connected or was lost, or the end of a *watch*, a connection to the engine on which nothing is
-//! ever said. It ends with the process, before another one can listen there; where engines close silent connections,
-//! they are asked a little more often.
+//! ever said. It ends with the process, before another one can listen there, so the replica gets nothing until that was
+//! asked. Some engines close silent connections after a while: where that has happened twice and it was the same engine
+//! each time, it is only asked, a little more often.
+//!
+//! An engine that is late because it is busy is no other one: while requests are completed there, only what it says, or
+//! that it cannot be reached, counts.
 //!
 //! Only what was asked for is fetched. An answer that is no answer (404, not JSON) says nothing, which is a difference;
 //! one that says *not yet* (429, 5xx) or none in time is late.
@@ -41,6 +45,8 @@ const VERSIONS: [(&str, &str); 4] =
 const LOOK: Duration = Duration::from_millis(500);
 /// The least time between two questions while an engine does not say who it is, or ends every watch.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Whose engine has closed so many silent connections has the habit.
+const HABIT: u32 = 2;
 
 /// How it is asked.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +55,8 @@ pub struct AdmissionSpec {
     pub timeout: Duration,
     /// How often in a row an engine may be late before it is no longer believed.
     pub failures: u32,
+    /// It may be late for so long after a request was completed there: it is busy.
+    pub suppress_after_success: Duration,
 }
 
 /// Asks for identities.
@@ -76,6 +84,10 @@ impl Admission {
             Ok(Err(NoAnswer(seen))) => seen,
             Err(_) => Seen::Late,
         };
+        let lately = self.spec.suppress_after_success.as_secs_f64() * 1000.0;
+        if seen == Seen::Late && !replica.is_unidentified() && self.clock.now() - replica.completed() < lately {
+            return replica.suppress();
+        }
         replica.identified(question, seen, self.spec.failures, self.clock.now());
     }
 
@@ -127,30 +139,40 @@ impl AdmissionWatch {
 
 impl Admission {
     async fn watch(&self, replica: &Replica) {
+        // watches that their engine has ended although it was the same one afterwards
+        let mut closed = 0;
+        self.check(replica).await;
         loop {
-            self.check(replica).await;
             let began = Instant::now();
-            self.until_in_doubt(replica).await;
-            if began.elapsed() < PAUSE {
-                sleep(PAUSE).await;
-            }
+            let has_ended = self.until_in_doubt(replica, closed >= HABIT).await;
+            self.check(replica).await;
+            let is_same = !replica.is_unidentified() && replica.refusal().is_none();
+            closed = if is_same { closed + u32::from(has_ended) } else { 0 };
+            sleep(PAUSE.saturating_sub(began.elapsed())).await;
         }
     }
 
-    /// Returns when another engine may be there.
-    async fn until_in_doubt(&self, replica: &Replica) {
-        let Some(address) = replica.address() else { return };
+    /// Returns when another engine may be there; whether it has ended the connection, which is a reason for doubt unless
+    /// it is a habit.
+    async fn until_in_doubt(&self, replica: &Replica, habit: bool) -> bool {
+        let Some(address) = replica.address() else { return false };
         let Ok(Ok(mut silent)) = timeout(self.spec.timeout, TcpStream::connect(address)).await else {
-            return replica.doubt_identity(self.clock.now());
+            replica.doubt_identity(self.clock.now());
+            return false;
         };
         let mut bytes = [0; 64];
-        loop {
-            match timeout(LOOK, silent.read(&mut bytes)).await {
-                Ok(Ok(0) | Err(_)) => return,
-                _ if replica.is_unidentified() || replica.address() != Some(address) => return,
-                _ => {}
+        while !replica.is_unidentified() && replica.address() == Some(address) {
+            tokio::select! {
+                read = timeout(LOOK, silent.read(&mut bytes)) => if let Ok(Ok(0) | Err(_)) = read {
+                    if !habit {
+                        replica.doubt_identity(self.clock.now());
+                    }
+                    return true;
+                },
+                () = replica.doubted() => {}
             }
         }
+        false
     }
 }
 

@@ -9,6 +9,8 @@ use pingora_http::RequestHeader;
 
 /// The most of an answer's body that is read: the metrics of an engine with many data-parallel ranks are the longest.
 const MAX_BODY: usize = 4 << 20;
+/// The type of the error that says so.
+pub(super) const TOO_LARGE: &str = "an answer that is too large";
 /// By this engines' logs tell probes from clients.
 const AGENT: &str = "ramjet-probe";
 
@@ -46,7 +48,7 @@ pub(super) async fn exchange(
     while let Some(piece) = session.read_response_body().await? {
         body.extend_from_slice(&piece);
         if body.len() > MAX_BODY {
-            return Error::e_explain(ErrorType::ReadError, "the probe's answer is too large");
+            return Error::e_explain(ErrorType::Custom(TOO_LARGE), "of a probe");
         }
     }
     Ok((status, body))

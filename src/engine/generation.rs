@@ -2,7 +2,8 @@
 //!
 //! Each replica is probed on a clock of its own, spread by chance, so that a slow answer delays nobody and an idle fleet is
 //! not asked all at once. A probe is not a request of a client: it is not routed, reserves nothing, teaches no rates, and
-//! its prompt is too short to take a place in a prefix cache.
+//! its prompt is too short to take a place in a prefix cache. Where a request fails by the engine's fault it comes at once:
+//! an engine that fails everything is known after two of them, whoever comes back to it.
 //!
 //! What an answer means: a choice is a token; 429 and 503 say busy, not broken; a success without any choice, or with an
 //! error, is a failure; another 4xx, 501 or a success that is no completion at all says that the engine does not offer
@@ -12,7 +13,7 @@
 
 use super::exchange::{Question, exchange};
 use super::tend::tend;
-use crate::api::json::Cursor;
+use crate::api::answer::{Made, made};
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
 use crate::fleet::transport::connector;
@@ -27,11 +28,14 @@ use pingora_core::services::background::BackgroundService;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The first probe comes early: an engine may be frozen when ramjet starts.
 const FIRST_WITHIN: Duration = Duration::from_secs(1);
 /// A replica that is fenced for generating nothing is asked so many times as often.
 const EAGER: u32 = 4;
+/// Where requests fail, or the last probe has, the next one comes so soon.
+const ALERT: Duration = Duration::from_secs(1);
 
 /// The endpoints that are tried, in this order.
 const ENDPOINTS: [(&str, &str); 2] =
@@ -88,7 +92,7 @@ impl Asker {
         for (path, prompt) in ENDPOINTS {
             let question = Question { method: Method::POST, path, body: body(replica, prompt) };
             let outcome = match exchange(&self.0, replica, question).await {
-                Ok((status @ 200..=299, body)) => generated(status, &body),
+                Ok((200..=299, body)) => generated(&body),
                 Ok((status, _)) => outcome(status),
                 Err(_) => Outcome::Unreached,
             };
@@ -100,33 +104,20 @@ impl Asker {
     }
 }
 
-fn outcome(status: u16) -> Outcome {
-    match status {
-        200..=299 => Outcome::Generated,
-        429 | 503 => Outcome::Busy,
-        500 | 502 | 504..=599 => Outcome::Failed,
-        _ => Outcome::NotOffered,
+/// What an answer under a success status says.
+fn generated(body: &[u8]) -> Outcome {
+    match made(body) {
+        Made::Something => Outcome::Generated,
+        Made::Nothing => Outcome::Failed,
+        Made::Untold => Outcome::NotOffered,
     }
 }
 
-/// What an answer under a success status is: some say there that they failed, or nothing.
-fn generated(status: u16, body: &[u8]) -> Outcome {
-    let (mut choices, mut failed) = (None, false);
-    // an answer that is no JSON is no completion; it may be one of a server that knows no such thing
-    let _unreadable = Cursor::new(body).object(|key, value| {
-        match key.raw {
-            b"choices" => choices = Some(value.skip()?),
-            b"error" => failed |= value.skip()? != b"null",
-            _ => drop(value.skip()?),
-        }
-        Ok(())
-    });
-    let is_empty = |list: &[u8]| list == b"null" || list.iter().all(|c| c.is_ascii_whitespace() || b"[]".contains(c));
-    match choices {
-        _ if failed => Outcome::Failed,
-        Some(list) if is_empty(list) => Outcome::Failed,
-        Some(_) => outcome(status),
-        None => Outcome::NotOffered,
+fn outcome(status: u16) -> Outcome {
+    match status {
+        429 | 503 => Outcome::Busy,
+        500 | 502 | 504..=599 => Outcome::Failed,
+        _ => Outcome::NotOffered,
     }
 }
 
@@ -173,15 +164,29 @@ impl GenerationProbe {
     async fn watch(&self, replica: &Replica) {
         let mut pause = self.first_pause(replica);
         for turn in 1.. {
-            tokio::time::sleep(pause).await;
-            let is_barren = replica.is_barren();
-            if (is_barren || self.covers(replica)) && !self.fleet.is_retired() {
+            self.until_due(replica, pause).await;
+            let mut has_failed = false;
+            if (replica.is_barren() || self.covers(replica)) && !self.fleet.is_retired() {
                 replica.probes.begin_generation(self.fleet.clock().now());
                 let outcome = self.asker.ask(replica, self.spec.timeout).await;
+                has_failed = outcome == Outcome::Failed;
                 self.take_in(replica, outcome);
             }
-            let interval = if replica.is_barren() { self.spec.interval / EAGER } else { self.spec.interval };
-            pause = interval.mul_f64(0.9 + 0.2 * self.draw(replica, turn));
+            let is_barren = replica.is_barren();
+            let interval = if is_barren { self.spec.interval / EAGER } else { self.spec.interval };
+            pause = match has_failed && !is_barren {
+                true => ALERT.min(interval),
+                false => interval.mul_f64(0.9 + 0.2 * self.draw(replica, turn)),
+            };
+        }
+    }
+
+    /// Waits for `pause`, or less where requests fail meanwhile.
+    async fn until_due(&self, replica: &Replica, pause: Duration) {
+        let began = Instant::now();
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = replica.fails() => tokio::time::sleep(ALERT.min(pause).saturating_sub(began.elapsed())).await,
         }
     }
 
@@ -256,7 +261,6 @@ mod tests {
     #[test]
     fn busy_is_not_broken_and_a_refusal_is_no_news() {
         for (status, wanted) in [
-            (200, Outcome::Generated),
             (429, Outcome::Busy),
             (503, Outcome::Busy),
             (500, Outcome::Failed),
@@ -271,23 +275,6 @@ mod tests {
             (301, Outcome::NotOffered),
         ] {
             assert_eq!(outcome(status), wanted, "{status}");
-        }
-    }
-
-    #[test]
-    fn a_success_without_anything_generated_is_none() {
-        for (body, wanted) in [
-            (r#"{"id":"x","choices":[{"text":"1"}],"usage":{}}"#, Outcome::Generated),
-            (r#"{"choices":[{"message":{"content":""}}],"error":null}"#, Outcome::Generated),
-            (r#"{"choices":[]}"#, Outcome::Failed),
-            (r#"{"choices":[ ]}"#, Outcome::Failed),
-            (r#"{"choices":null}"#, Outcome::Failed),
-            (r#"{"error":{"message":"died"}}"#, Outcome::Failed),
-            ("{}", Outcome::NotOffered),
-            ("<html>welcome</html>", Outcome::NotOffered),
-            ("", Outcome::NotOffered),
-        ] {
-            assert_eq!(generated(200, body.as_bytes()), wanted, "{body}");
         }
     }
 

@@ -11,7 +11,7 @@
 use super::admission::{Admission, AdmissionSpec};
 use super::capacity::{METRICS, capacity};
 use super::discovery::relocate;
-use super::exchange::{Question, exchange};
+use super::exchange::{Question, TOO_LARGE, exchange};
 use super::tend::until_gone;
 use crate::api::catalogue::Catalogue;
 use crate::fleet::Fleet;
@@ -110,7 +110,11 @@ impl ReadinessProbe {
 
 impl Prober {
     pub(super) fn new(fleet: Arc<Fleet>, spec: ReadinessSpec) -> Self {
-        let questions = AdmissionSpec { timeout: spec.timeout, failures: spec.thresholds.failures };
+        let questions = AdmissionSpec {
+            timeout: spec.timeout,
+            failures: spec.thresholds.failures,
+            suppress_after_success: spec.suppress_after_success,
+        };
         let admission = Admission::new(fleet.clock(), questions);
         Prober { fleet, spec, connector: connector(), admission, running: Mutex::default() }
     }
@@ -124,7 +128,7 @@ impl Prober {
 
     /// One probe and what follows from it.
     async fn probe(&self, replica: &Replica) {
-        let seen = self.observe(replica).await;
+        let Some(seen) = self.observe(replica).await else { return };
         if self.is_excused(seen, replica) {
             replica.suppress();
         } else {
@@ -145,26 +149,26 @@ impl Prober {
         }
     }
 
-    /// Where nobody answers, the replica is looked for elsewhere and asked there.
-    async fn observe(&self, replica: &Replica) -> Observation {
-        let seen = self.ask(replica).await;
+    /// Where nobody answers, the replica is looked for elsewhere and asked there. `None` if it could not be asked.
+    async fn observe(&self, replica: &Replica) -> Option<Observation> {
+        let seen = self.ask(replica).await?;
         let is_late = seen == Observation::Failed(FenceReason::Timeout);
         match seen {
             Observation::Failed(FenceReason::Connect | FenceReason::Timeout) if relocate(replica, is_late).await => {
                 self.ask(replica).await
             }
-            seen => seen,
+            seen => Some(seen),
         }
     }
 
-    async fn ask(&self, replica: &Replica) -> Observation {
-        match tokio::time::timeout(self.spec.timeout, self.get(&self.spec.path, replica)).await {
+    async fn ask(&self, replica: &Replica) -> Option<Observation> {
+        Some(match tokio::time::timeout(self.spec.timeout, self.get(&self.spec.path, replica)).await {
             Ok(Ok((200..=299, body))) if self.spec.path == MODELS => self.learn(replica, &body),
             Ok(Ok((200..=299, _))) => self.ask_for_models(replica).await,
             Ok(Ok(_)) => Observation::Failed(FenceReason::Status),
-            Ok(Err(_)) => Observation::Failed(FenceReason::Connect),
+            Ok(Err(e)) => observed(&e)?,
             Err(_) => Observation::Failed(FenceReason::Timeout),
-        }
+        })
     }
 
     /// Asks a replica that is ready for its models; without an answer it keeps those that it had.
@@ -192,17 +196,22 @@ impl Prober {
         replica.observe(seen, thresholds, self.fleet.clock().now())
     }
 
-    /// Asks an engine that was not asked yet how much its cache holds.
+    /// Asks an engine that has not answered yet how much its cache holds.
     async fn ask_for_capacity(&self, replica: &Replica) {
         if !replica.takes_capacity_question() {
             return;
         }
-        let asked = tokio::time::timeout(self.spec.timeout, self.get(METRICS, replica)).await;
-        if let Ok(Ok((200..=299, body))) = asked
-            && let Some(tokens) = capacity(&String::from_utf8_lossy(&body), replica.spec.role.rank)
-        {
-            log::info!("replica {}: its KV cache holds {tokens} tokens", replica.name());
-            self.fleet.learn_capacity(replica.id, tokens);
+        match tokio::time::timeout(self.spec.timeout, self.get(METRICS, replica)).await {
+            Ok(Ok((200..=299, body))) => {
+                if let Some(tokens) = capacity(&String::from_utf8_lossy(&body), replica.spec.role.rank) {
+                    log::info!("replica {}: its KV cache holds {tokens} tokens", replica.name());
+                    self.fleet.learn_capacity(replica.id, tokens);
+                }
+            }
+            // it has no such page (501 is what llama.cpp says)
+            Ok(Ok((300..=428 | 430..=499 | 501, _))) => {}
+            // not now
+            _ => replica.owes_capacity(),
         }
     }
 
@@ -233,6 +242,16 @@ impl Prober {
         let is_late = seen == Observation::Failed(FenceReason::Timeout);
         is_late && now - replica.completed() < lately
             || is_refused && refused > f64::NEG_INFINITY && replica.completed() > refused
+    }
+}
+
+/// What a question that brought no answer says of a replica; `None` if it was not put, for want of sockets or ports here.
+/// Who has taken the connection and says too much, or nothing that is HTTP, is there.
+fn observed(e: &Error) -> Option<Observation> {
+    match e.etype() {
+        ErrorType::InternalError => None,
+        ErrorType::Custom(TOO_LARGE) | ErrorType::InvalidHTTPHeader => Some(Observation::Failed(FenceReason::Status)),
+        _ => Some(Observation::Failed(FenceReason::Connect)),
     }
 }
 

@@ -11,7 +11,8 @@
 //! gpu-a 1796006281.6 273 0
 //! end 1
 //! ```
-//! A line is a replica's name, the start of its engine in seconds (or `-`), drafts proposed and accepted (or `-`).
+//! A line is a replica's name, the start of its engine in seconds (or `-`), drafts proposed and accepted (or `-`). The name
+//! `*`, which no replica has, stands for all that are not named with a `!` before: what a broken record held is not known.
 
 use crate::policy::speculation::{Accepted, Reading};
 use std::collections::BTreeMap;
@@ -26,6 +27,28 @@ const LONGEST: u64 = 16 << 20;
 
 /// Quarantined replicas by name, with what their engines last told of themselves.
 pub type Quarantined = BTreeMap<String, Reading>;
+
+/// The name of everybody who was not released.
+pub const ALL: &str = "*";
+/// What is written down of an engine that nothing is known of: no other instance can be told from it.
+pub const UNKNOWN: Reading = Reading { started: None, drafted: 0.0, accepted: Accepted::Lately(false) };
+
+/// Whether a replica of this name is kept away.
+pub fn is_held(held: &Quarantined, name: &str) -> bool {
+    held.contains_key(name) || held.contains_key(ALL) && !held.contains_key(&released(name))
+}
+
+/// It is no longer.
+pub fn free(held: &mut Quarantined, name: &str) {
+    held.remove(name);
+    if held.contains_key(ALL) {
+        held.insert(released(name), UNKNOWN);
+    }
+}
+
+fn released(name: &str) -> String {
+    format!("!{name}")
+}
 
 /// The file.
 #[derive(Clone, Debug)]
@@ -88,12 +111,23 @@ impl Records {
         File::open(folder)?.sync_all()
     }
 
-    /// Keeps a broken file beside the new one.
-    pub fn set_aside(&self) {
+    /// Keeps a broken file under another name. It stays where it is as well, until a new one takes its place: a missing
+    /// one would be taken for an empty one.
+    ///
+    /// # Errors
+    /// What the system said; nothing has changed then.
+    pub fn set_aside(&self) -> io::Result<()> {
         let mut aside = self.path.clone().into_os_string();
         aside.push(".broken");
-        // where there is none, nothing is lost
-        let _kept = fs::rename(&self.path, aside);
+        // of one that was broken before, only the last is kept
+        let _absent = fs::remove_file(&aside);
+        match fs::hard_link(&self.path, &aside) {
+            // where there is none, nothing is lost
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            // not every file system links; and what is no file makes room
+            Err(_) => fs::copy(&self.path, &aside).map(drop).or_else(|_| fs::rename(&self.path, &aside)),
+            Ok(()) => Ok(()),
+        }
     }
 
     fn folder(&self) -> &Path {
@@ -106,14 +140,14 @@ impl Records {
     /// The directory, made if its parent is there, and protected.
     fn prepare(&self) -> Result<(), String> {
         let folder = self.folder();
+        let failed = |e: io::Error| format!("{}: {e}", folder.display());
         match DirBuilder::new().mode(0o700).create(folder) {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(format!("{}: {e}", folder.display()));
-            }
-            _ => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(failed(e)),
+            // what is written into it later must not vanish with it
+            Ok(()) => File::open(folder.join("..")).and_then(|above| above.sync_all()).map_err(failed)?,
         }
         // systemd makes a link of a state directory; who made it counts as well
-        let failed = |e: io::Error| format!("{}: {e}", folder.display());
         let (link, found) = (fs::symlink_metadata(folder).map_err(failed)?, fs::metadata(folder).map_err(failed)?);
         if !found.is_dir() || !is_ours(&link) || !is_ours(&found) || found.mode() & 0o022 != 0 {
             return Err(format!(
@@ -231,8 +265,11 @@ mod tests {
         fs::rename(records.path(), place.0.join("real")).unwrap();
         symlink(place.0.join("real"), records.path()).unwrap();
         assert!(records.load().is_err());
-        records.set_aside();
-        assert_eq!(records.load(), Ok(Quarantined::new()));
+        records.set_aside().unwrap();
+        assert!(records.load().is_err(), "it is broken until another one takes its place");
+        records.store(&held()).unwrap();
+        assert_eq!(records.load(), Ok(held()));
+        assert!(place.0.join("q.broken").symlink_metadata().unwrap().is_symlink());
         assert!(Records::at(place.0.join("missing/deep/q")).load().is_err());
     }
 
@@ -248,6 +285,20 @@ mod tests {
         }
         assert_eq!(parse("ramjet-quarantine 1\na 1 2 3\nend 2\n"), None);
         assert_eq!(parse("ramjet-quarantine 1\nend 0\n"), Some(Quarantined::new()));
+    }
+
+    #[test]
+    fn after_a_broken_record_all_are_held_but_those_that_were_released() {
+        let mut all: Quarantined = [(ALL.to_owned(), UNKNOWN)].into();
+        free(&mut all, "a");
+        let mut all = parse(&render(&all)).unwrap();
+        assert!(!is_held(&all, "a") && is_held(&all, "b") && is_held(&all, "comes later"));
+        // it may be held again, and released again
+        all.insert("a".to_owned(), UNKNOWN);
+        assert!(is_held(&all, "a"));
+        free(&mut all, "a");
+        assert!(!is_held(&all, "a"));
+        assert!(is_held(&held(), "b") && !is_held(&held(), "c"));
     }
 
     proptest! {

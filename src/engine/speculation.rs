@@ -11,13 +11,14 @@
 //! counters that fell.
 //!
 //! **Quarantine** is sticky: it is written down (`records`) before it is published, so that no restart of ramjet forgets
-//! it, and it ends when the engine instance has changed, or when an operator says so. Where the file cannot be believed,
-//! every guarded replica is kept away until an operator lets it in again. Replicas of engines without such counters are
-//! never kept away for them.
+//! it, and it ends when the engine instance has changed, or when an operator says so. An instance that counts no drafts
+//! any more, as one that was started without them, is another one. Where the file cannot be believed, every guarded
+//! replica is kept away until an operator lets it in again, those too that come later. Replicas of engines without such
+//! counters are never kept away for them.
 
 use super::capacity::METRICS;
 use super::exchange::{Question, exchange};
-use super::records::{Quarantined, Records};
+use super::records::{ALL, Quarantined, Records, UNKNOWN, free, is_held};
 use super::samples::{is_of_rank, samples};
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
@@ -38,9 +39,6 @@ use std::time::Duration;
 
 /// How often it looks whose turn it is.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// What is written down of an engine that nothing is known of: no other instance can be told from it.
-const UNKNOWN: Reading = Reading { started: None, drafted: 0.0, accepted: Accepted::Lately(false) };
 
 /// How it guards.
 #[derive(Clone, Debug)]
@@ -85,6 +83,8 @@ struct Watched {
     guard: Guard,
     /// When it is read next, in milliseconds on the fleet's clock.
     due: f64,
+    /// Whether it is being read: an older page after a newer one would look like another instance.
+    is_read: bool,
 }
 
 impl SpeculationGuard {
@@ -126,7 +126,7 @@ impl SpeculationGuard {
         if replica.quarantined().is_none() {
             return Ok(false);
         }
-        self.0.write(|held| held.remove(replica.name()).is_some())?;
+        self.0.write(|held| free(held, replica.name()))?;
         self.0.watched.lock().remove(&replica.id);
         log::warn!("replica {}: an operator ended its quarantine", replica.name());
         replica.quarantine(None, self.0.fleet.clock().now());
@@ -139,7 +139,7 @@ impl Shared {
     fn arm(&self, replica: &Replica) {
         let reason = {
             let ledger = self.ledger.lock();
-            let is_held = ledger.held.contains_key(replica.name());
+            let is_held = is_held(&ledger.held, replica.name());
             let broken = ledger.broken.is_some().then_some(FenceReason::SpeculationRecord);
             is_held.then_some(FenceReason::Speculation).or(broken)
         };
@@ -148,23 +148,19 @@ impl Shared {
         }
     }
 
-    /// Changes what is written down: first on the disk. A file that could not be believed is kept aside, and whoever is
-    /// kept away because of it is held from now on.
-    fn write<T>(&self, change: impl FnOnce(&mut Quarantined) -> T) -> std::io::Result<T> {
+    /// Changes what is written down: first on the disk. A file that could not be believed is kept aside, and as nobody
+    /// knows whom it named, all are held from now on but those that an operator releases.
+    fn write(&self, change: impl FnOnce(&mut Quarantined)) -> std::io::Result<()> {
         let mut ledger = self.ledger.lock();
         let mut held = ledger.held.clone();
         if ledger.broken.is_some() {
-            let is_kept = |r: &&Arc<Replica>| r.quarantined() == Some(FenceReason::SpeculationRecord);
-            let replicas = self.fleet.replicas();
-            held.extend(replicas.iter().filter(is_kept).map(|r| (r.name().to_owned(), UNKNOWN)));
+            held.insert(ALL.to_owned(), UNKNOWN);
+            self.records.set_aside()?;
         }
-        let out = change(&mut held);
-        if ledger.broken.is_some() {
-            self.records.set_aside();
-        }
+        change(&mut held);
         self.records.store(&held)?;
         *ledger = Ledger { held, broken: None };
-        Ok(out)
+        Ok(())
     }
 
     /// Replicas whose turn it is, with the next one set.
@@ -175,11 +171,11 @@ impl Shared {
         let mut turn = |replica: &Replica| {
             let entry = watched.entry(replica.id).or_insert_with(|| {
                 self.arm(replica);
-                Watched { guard: Guard::default(), due: now }
+                Watched { guard: Guard::default(), due: now, is_read: false }
             });
-            let is_due = entry.due <= now;
+            let is_due = entry.due <= now && !entry.is_read;
             if is_due {
-                entry.due = now + pause;
+                (entry.due, entry.is_read) = (now + pause, true);
             }
             is_due
         };
@@ -189,10 +185,23 @@ impl Shared {
     async fn read(self: Arc<Self>, replica: Arc<Replica>) {
         let question = Question { method: Method::GET, path: METRICS, body: String::new() };
         let asked = exchange(&self.connector, &replica, question);
-        let Ok(Ok((200..=299, page))) = tokio::time::timeout(self.spec.timeout, asked).await else { return };
-        let Some(reading) = reading(&String::from_utf8_lossy(&page), replica.spec.role.rank) else { return };
-        // the file is written with a sync, which takes its time
-        let _ended = tokio::task::spawn_blocking(move || self.take_in(&replica, reading)).await;
+        if let Ok(Ok((200..=299, page))) = tokio::time::timeout(self.spec.timeout, asked).await {
+            let (shared, replica) = (self.clone(), replica.clone());
+            // the file is written with a sync, which takes its time
+            let _ended = tokio::task::spawn_blocking(move || shared.look_at(&replica, &page)).await;
+        }
+        if let Some(entry) = self.watched.lock().get_mut(&replica.id) {
+            entry.is_read = false;
+        }
+    }
+
+    fn look_at(&self, replica: &Replica, page: &[u8]) {
+        let (page, rank) = (String::from_utf8_lossy(page), replica.spec.role.rank);
+        let is_held = replica.quarantined() == Some(FenceReason::Speculation);
+        let seen = reading(&page, rank);
+        if let Some(reading) = if is_held { seen.or_else(|| of_none(&page)) } else { seen } {
+            self.take_in(replica, reading);
+        }
     }
 
     fn take_in(&self, replica: &Replica, reading: Reading) {
@@ -222,9 +231,13 @@ impl Shared {
         // an operator decides what becomes of a file that cannot be believed
         let is_broken = self.ledger.lock().broken.is_some();
         let written = match is_broken {
-            true => Ok(None),
-            false => self.write(|held| held.insert(replica.name().to_owned(), reading)),
+            true => Ok(()),
+            false => self.write(|held| _ = held.insert(replica.name().to_owned(), reading)),
         };
+        if is_broken {
+            // for when he has
+            self.ledger.lock().held.insert(replica.name().to_owned(), reading);
+        }
         if let Err(e) = written {
             // kept away all the same; the next start of ramjet will not know
             log::error!("{}: {e}: the quarantine is not written down", self.records.path().display());
@@ -239,10 +252,10 @@ impl Shared {
         if !then.is_some_and(|then| reading.is_of_another(&then)) {
             return;
         }
-        if let Err(e) = self.write(|held| held.remove(replica.name())) {
+        if let Err(e) = self.write(|held| free(held, replica.name())) {
             // the next start of ramjet will find that out again
             log::error!("{}: {e}", self.records.path().display());
-            self.ledger.lock().held.remove(replica.name());
+            free(&mut self.ledger.lock().held, replica.name());
         }
         if let Some(entry) = self.watched.lock().get_mut(&replica.id) {
             entry.guard = Guard::default();
@@ -290,6 +303,20 @@ fn reading(page: &str, rank: Option<u32>) -> Option<Reading> {
     let drafted = total("sglang:spec_verify_calls_total")?;
     let length = highest("sglang:spec_accept_length").filter(|length| *length > 0.0)?;
     Some(Reading { started, drafted, accepted: Accepted::Lately(length > 1.0) })
+}
+
+/// The same of an engine that counts no drafts, or has not measured what came of them, if the page is an engine's: such
+/// counters never go away while a process lives.
+fn of_none(page: &str) -> Option<Reading> {
+    let is_engines =
+        |name: &str| ["vllm:", "sglang:", "process_start_time_seconds"].iter().any(|p| name.starts_with(p));
+    if !samples(page).any(|s| is_engines(s.name)) {
+        return None;
+    }
+    let of = |name: &'static str| samples(page).filter(move |s| s.name == name).map(|s| s.value);
+    let drafted = of("vllm:spec_decode_num_draft_tokens_total").chain(of("sglang:spec_verify_calls_total")).sum();
+    let started = of("process_start_time_seconds").reduce(f64::max);
+    Some(Reading { started, drafted, accepted: Accepted::Lately(false) })
 }
 
 #[cfg(test)]

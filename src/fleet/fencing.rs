@@ -2,7 +2,7 @@
 
 use super::Fleet;
 use super::clock::{time_bits, time_of};
-use super::replica::{Fit, Replica};
+use super::replica::Replica;
 use crate::policy::errors::{Ended, ErrorLimits, Errors};
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::types::ReplicaId;
@@ -20,7 +20,13 @@ pub struct ErrorRule {
 impl Fleet {
     /// A request that began at `began`, milliseconds on the fleet's clock, has ended at a replica.
     pub fn ended(&self, id: ReplicaId, ended: Ended, began: f64) {
-        let (Some(rule), Some(replica)) = (self.tuning.load().rules.errors, self.replica(id)) else { return };
+        let Some(replica) = self.replica(id) else { return };
+        match ended {
+            Ended::Well => _ = replica.proven.fetch_max(time_bits(began), Relaxed),
+            Ended::Badly(Some(_)) => replica.failing.notify_one(),
+            Ended::Badly(None) | Ended::Answered => {}
+        }
+        let Some(rule) = self.tuning.load().rules.errors else { return };
         let now = self.clock().now();
         // a good end fences nobody
         let _fencing = matches!(ended, Ended::Badly(_)).then(|| self.fencing.lock());
@@ -62,10 +68,10 @@ impl Fleet {
     fn is_replaceable(&self, replica: &Replica) -> bool {
         let replicas = self.replicas();
         let others = || replicas.iter().filter(|r| r.id != replica.id && r.is_healthy() && !r.is_on_trial());
-        let names = replica.model_names();
+        let (names, fits) = (replica.model_names(), self.fits.load());
         match names.is_empty() {
             true => others().next().is_some(),
-            false => names.iter().all(|model| others().any(|r| r.fit(model) != Fit::No)),
+            false => names.iter().all(|model| others().any(|r| fits.of_model(Some(model)).has(r.id))),
         }
     }
 
@@ -82,6 +88,11 @@ impl Replica {
     /// it had not.
     pub fn note_refusal(&self, at: Option<f64>) -> f64 {
         time_of(self.refused.swap(at.map_or(0, time_bits), Relaxed))
+    }
+
+    /// Returns when a request has failed there by the engine's fault, since this was asked last.
+    pub async fn fails(&self) {
+        self.failing.notified().await;
     }
 }
 

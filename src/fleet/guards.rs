@@ -29,9 +29,14 @@ impl Replica {
 
     /// Another engine may be there since `now`: it gets nothing until that has said who it is.
     pub fn doubt_identity(&self, now: f64) {
-        if self.identity().is_some() {
-            self.revise(now, |standing| standing.admission.doubt());
+        if self.identity().is_some() && self.revise(now, |standing| standing.admission.doubt()) {
+            self.in_doubt.notify_one();
         }
+    }
+
+    /// Returns when its engine was doubted, or has been since this was asked last.
+    pub async fn doubted(&self) {
+        self.in_doubt.notified().await;
     }
 
     /// Whether its engine is still to be asked who it is, or was not heard to say so.

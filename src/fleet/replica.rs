@@ -2,14 +2,14 @@
 
 pub mod state;
 
-use super::clock::{never, time_bits, time_of};
+use super::clock::never;
 use super::emptying::Emptying;
 use super::work::SharedWork;
 use crate::api::catalogue::Catalogue;
 use crate::policy::cost::Prospect;
 use crate::policy::errors::TRIALS;
 use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
-use crate::policy::progress::Signs;
+use crate::policy::refusals::Refusals;
 use crate::policy::standing::{Standing, State};
 use crate::types::ReplicaId;
 use arc_swap::ArcSwapOption;
@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use super::spec::{Fit, ReplicaSpec, Role};
@@ -61,7 +62,15 @@ pub struct Vitals {
     /// When something was generated there last, likewise.
     pub(super) heard: AtomicU64,
     /// When a request was last completed there with what it generated, likewise.
-    completed: AtomicU64,
+    pub(super) completed: AtomicU64,
+    /// When the latest request began that has ended well there, likewise.
+    pub(super) proven: AtomicU64,
+    /// Tells that requests fail there.
+    pub(super) failing: Notify,
+    /// Whether it turns requests away; held for a comparison.
+    pub(super) refusals: Mutex<Refusals>,
+    /// Tells that its engine may be another one.
+    pub(super) in_doubt: Notify,
     /// When the last readiness probe found nobody there, likewise; never, if it found somebody.
     pub(super) refused: AtomicU64,
     pub(super) load: AtomicU32,
@@ -99,6 +108,10 @@ impl Vitals {
             asks_capacity: AtomicBool::new(spec.role.kv_capacity.is_none()),
             heard: never(),
             completed: never(),
+            proven: never(),
+            failing: Notify::new(),
+            refusals: Mutex::default(),
+            in_doubt: Notify::new(),
             refused: never(),
             load: AtomicU32::new(0),
             inflight: AtomicU32::new(0),
@@ -161,15 +174,20 @@ impl Replica {
         self.revise(now, |standing| standing.has_left = has_left);
     }
 
-    /// Whether its engine is to be asked now how much its cache holds: once, and again after it was gone.
+    /// Whether its engine is to be asked now how much its cache holds: until it has answered, and again after it was gone.
     pub fn takes_capacity_question(&self) -> bool {
         self.asks_capacity.swap(false, Relaxed)
+    }
+
+    /// It has not said how much its cache holds, unless that is configured.
+    pub fn owes_capacity(&self) {
+        self.asks_capacity.store(self.spec.role.kv_capacity.is_none(), Relaxed);
     }
 
     /// Its engine has restarted, perhaps on another machine or with another cache.
     pub(super) fn restarted(&self) {
         self.work.lock().rates.doubt();
-        self.asks_capacity.store(self.spec.role.kv_capacity.is_none(), Relaxed);
+        self.owes_capacity();
     }
 
     /// Its name.
@@ -337,28 +355,6 @@ impl Replica {
     /// How often it came into each state.
     pub fn transitions(&self) -> impl Iterator<Item = (State, u64)> {
         State::all().zip(&self.transitions).map(|(state, n)| (state, n.load(Relaxed)))
-    }
-
-    /// When something was generated there last; minus infinity if never.
-    pub fn heard(&self) -> f64 {
-        time_of(self.heard.load(Relaxed))
-    }
-
-    /// A request was completed there with what it generated.
-    pub fn complete(&self, now: f64) {
-        self.completed.fetch_max(time_bits(now), Relaxed);
-    }
-
-    /// When that was last; minus infinity if never.
-    pub fn completed(&self) -> f64 {
-        time_of(self.completed.load(Relaxed))
-    }
-
-    /// What the requests there show; `None` if there are none that generate.
-    pub fn signs(&self, now: f64) -> Option<Signs> {
-        let work = &mut *self.work.lock();
-        work.watch.heard_by(self.heard());
-        work.watch.signs(now)
     }
 
     /// A probe timed out and does not count.

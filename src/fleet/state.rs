@@ -6,6 +6,7 @@
 use super::Fleet;
 use super::hints::Last;
 use super::replica::state::ReplicaState;
+use super::steps::{Change, note};
 use crate::pack::record;
 use crate::policy::estimate::ModelRates;
 use crate::prefix::residency::state::ResidencyState;
@@ -52,6 +53,8 @@ impl Fleet {
     /// Takes in what another process knew of the replicas that are members here by the same name. The clock must show no
     /// less than the other one's did.
     pub fn inherit(&self, state: FleetState) {
+        let _step = self.step();
+        note(|| Change::Inherited);
         let members = self.members();
         let here: HashMap<&str, usize> = members.iter().enumerate().map(|(n, r)| (r.name(), n)).collect();
         let now = self.clock.now();

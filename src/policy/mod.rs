@@ -17,6 +17,7 @@ pub mod lane;
 pub mod progress;
 pub mod queue;
 pub mod ranking;
+pub mod refusals;
 pub mod retry;
 pub mod room;
 pub mod score;

@@ -78,6 +78,8 @@ pub enum Reason {
     FailOpen,
     /// It alone keeps what the request names.
     Pinned,
+    /// The best one has just failed this prompt, or the turn before it.
+    Setback,
 }
 
 /// A replica's place in a ranking and what put it there.
@@ -121,7 +123,7 @@ pub struct Decision {
 
 impl Reason {
     /// Every reason, in the order of the metrics' label values.
-    pub const ALL: [Reason; 9] = [
+    pub const ALL: [Reason; 10] = [
         Reason::Affinity,
         Reason::Spill,
         Reason::Cold,
@@ -131,6 +133,7 @@ impl Reason {
         Reason::Only,
         Reason::FailOpen,
         Reason::Pinned,
+        Reason::Setback,
     ];
 
     /// The label value.
@@ -145,6 +148,7 @@ impl Reason {
             Reason::Only => "only",
             Reason::FailOpen => "fail_open",
             Reason::Pinned => "pinned",
+            Reason::Setback => "setback",
         }
     }
 }

@@ -68,6 +68,8 @@ pub struct Context {
 /// What was read from the body.
 #[derive(Default)]
 pub(super) struct PromptFacts {
+    /// The number of its request.
+    pub(super) request: u64,
     pub(super) chain: Option<Arc<[u64]>>,
     /// Where its turns end.
     pub(super) ends: Ends,
@@ -93,6 +95,7 @@ pub(super) struct PromptFacts {
 impl PromptFacts {
     pub(super) fn to_place<'a>(&'a self, chain: &'a Arc<[u64]>) -> Prompt<'a> {
         Prompt {
+            request: self.request,
             chain,
             ends: self.ends,
             body_bytes: self.body_bytes,
@@ -137,6 +140,7 @@ pub(super) struct Attempt {
 impl Context {
     pub(super) fn new(id: String, inflight: InflightGuard, members: Arc<Members>, terms: Arc<Terms>) -> Self {
         Context {
+            prompt: PromptFacts { request: number_of(&id), ..PromptFacts::default() },
             id,
             started: Instant::now(),
             endpoint: Endpoint::Other,
@@ -144,7 +148,6 @@ impl Context {
             room: None,
             streamed: 0,
             rank_field: RankField::default(),
-            prompt: PromptFacts::default(),
             route: None,
             attempt: None,
             choice: Choice::default(),
@@ -177,6 +180,11 @@ impl Context {
     pub(super) fn attempts(&self) -> u32 {
         self.route.as_ref().map_or(0, |r| r.attempts)
     }
+}
+
+/// The number behind the digits of an id.
+fn number_of(id: &str) -> u64 {
+    u64::from_str_radix(id, 16).unwrap_or(0)
 }
 
 impl RequestIds {

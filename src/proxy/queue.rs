@@ -9,7 +9,6 @@ use super::peer::leaves;
 use super::request::refuse;
 use crate::api::errors::ErrorKind;
 use crate::fleet::gate::{Entry, Permit, Standing, Waiting, Wanted};
-use crate::fleet::replica::Replica;
 use crate::policy::queue::{Line, Shed, class};
 use crate::policy::retry::Verdict;
 use crate::telemetry::metrics::QueueGuard;
@@ -116,7 +115,7 @@ impl Proxy {
         }
     }
 
-    /// The healthy ones among what is left of the ranking; if none is, all but those that nothing may bypass.
+    /// The healthy ones among what is left of the ranking; if none is, all that nothing bars.
     fn left_to_try(&self, ctx: &Context) -> Wanted {
         let Some(route) = &ctx.route else { return Wanted::new() };
         let left = route.decision.ranked.get(route.position..).unwrap_or_default();
@@ -124,11 +123,11 @@ impl Proxy {
         let stays = route.verdict == Verdict::Again;
         let left = &left[..if stays { left.len().min(1) } else { left.len() }];
         let replicas = self.router.fleet().replicas();
-        let those = |may: fn(&Replica) -> bool| -> Wanted {
-            left.iter().map(|r| r.id).filter(|id| replicas.at(*id).is_some_and(|r| may(r))).collect()
-        };
-        let healthy = those(|r| r.is_healthy() && !r.is_barred());
-        if healthy.is_empty() { those(|r| !r.is_barred()) } else { healthy }
+        let is_healthy = |id| replicas.at(id).is_some_and(|r| r.is_healthy());
+        let is_barred = |id| replicas.at(id).is_none_or(|r| r.is_barred());
+        let left: Wanted = left.iter().map(|r| r.id).filter(|id| !is_barred(*id)).collect();
+        let healthy: Wanted = left.iter().copied().filter(|id| is_healthy(*id)).collect();
+        if healthy.is_empty() { left } else { healthy }
     }
 
     /// Tells the client to come again later.

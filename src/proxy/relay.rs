@@ -6,7 +6,7 @@ use super::context::Context;
 use super::explain;
 use super::headers::{drop_hop_by_hop, suit_version};
 use super::redirect::hide_address;
-use crate::api::answer::{StreamReader, StreamState, Usage, WholeReader};
+use crate::api::answer::{Made, StreamReader, StreamState, Usage, WholeReader};
 use crate::api::decoder::Decoder;
 use crate::api::encoding::Coding;
 use crate::api::endpoint::Endpoint;
@@ -205,8 +205,9 @@ impl Proxy {
         let (Some(attempt), true) = (&mut ctx.attempt, teaches) else { return };
         let Usage { prompt: Some(prompt), cached, completion } = ctx.relay.usage else { return };
         let fleet = self.router.fleet();
+        let _step = fleet.step();
         let model = ctx.prompt.model.as_deref();
-        fleet.models().learn(model, ctx.prompt.prompt_bytes, prompt, completion);
+        fleet.learn_model(model, ctx.prompt.prompt_bytes, prompt, completion);
         let [whole, made] = [prompt, completion.unwrap_or_default()].map(|n| n as f64);
         attempt.claim.answered(whole, made);
         // without a word on the cache, what was new can only be told where nothing was known
@@ -222,6 +223,7 @@ impl Proxy {
     /// The engine has read the prompt: it holds it, and what is left to do is decoding.
     fn prefill_done(&self, ctx: &mut Context) {
         if let Some(attempt) = &mut ctx.attempt {
+            let _step = self.router.fleet().step();
             // before it is told that the prompt is held: who comes in between would take it for one that is still to be read
             match ctx.relay.first_token {
                 Some(_) => attempt.reservation.first_token(),
@@ -253,7 +255,12 @@ impl Relay {
         };
     }
 
-    /// Whether anything was generated; of an answer that is not streamed, whether it is one that could tell.
+    /// Whether a whole answer says under a success status that it failed, or holds nothing; asked at its end.
+    pub(super) fn made_nothing(&self) -> bool {
+        matches!(&self.reader, Reader::Whole(reader) if reader.made() == Made::Nothing)
+    }
+
+    /// Whether anything was generated; of a whole answer that does not say that it made nothing, whether it could tell.
     pub(super) fn has_generated(&self) -> bool {
         match &self.reader {
             Reader::Stream(_) => self.first_token.is_some(),

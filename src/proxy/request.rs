@@ -160,8 +160,8 @@ impl Proxy {
         let head = session.req_header();
         match Self::without_alias(head, &plain, ctx) {
             Some(named) => {
-                // counted was what came; what is held from here on is longer
-                if !ctx.room.as_mut().is_none_or(|room| room.grow(named.len())) {
+                // it is held as it was decoded from now on
+                if ctx.room.as_mut().is_some_and(|room| !room.grow(named.len())) {
                     return self.turn_away(ctx, Shed::NoMemory);
                 }
                 ctx.body = Body::Held(self.understand(head, &named, ctx).unwrap_or(named));
@@ -176,6 +176,7 @@ impl Proxy {
     fn understand(&self, head: &RequestHeader, bytes: &Bytes, ctx: &mut Context) -> Option<Bytes> {
         let prepared = prepare(ctx.endpoint, bytes, &ctx.terms.settings.shape, ctx.terms.settings.compat);
         ctx.prompt = PromptFacts {
+            request: ctx.prompt.request,
             chain: prepared.chain,
             ends: prepared.ends,
             model: prepared.model,

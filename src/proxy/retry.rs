@@ -108,7 +108,7 @@ impl Proxy {
         verdict != Verdict::GiveUp
     }
 
-    fn verdict(&self, failure: Failure, unsent: bool, session: &Session, ctx: &Context) -> Verdict {
+    pub(super) fn verdict(&self, failure: Failure, unsent: bool, session: &Session, ctx: &Context) -> Verdict {
         let Some(route) = &ctx.route else { return Verdict::GiveUp };
         // what one replica keeps, another one does not know: its word for that would hide the failure. But where nobody
         // listens any more, not to know is the truth

@@ -24,6 +24,11 @@ impl Proxy {
     /// The head of an answer has come. One for which nothing is generated tells right away what it can tell: that the
     /// engine is there, and that the time until then was no silence.
     pub(super) fn answered(&self, status: StatusCode, ctx: &mut Context) {
+        let is_busy = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let works = ctx.endpoint.is_inference() || ctx.endpoint.computes();
+        if let Some(attempt) = ctx.attempt.as_ref().filter(|_| works && (is_busy || status.is_success())) {
+            attempt.reservation.replica().answered(!is_busy, self.router.fleet().clock().now());
+        }
         let generates = ctx.endpoint.is_inference() && status.is_success();
         let Some(attempt) = ctx.attempt.as_mut().filter(|_| !generates && is_final(status)) else { return };
         if status.is_server_error() {
@@ -59,12 +64,16 @@ impl Proxy {
         }
         let (fleet, replica) = (self.router.fleet(), attempt.reservation.replica());
         let ended = match failure {
+            None if ctx.relay.made_nothing() => Ended::Answered,
             None => Ended::Well,
             Some(_) if reached => Ended::Badly(Some(print(ctx))),
             Some(_) => Ended::Badly(None),
         };
         if ended == Ended::Well && ctx.relay.usage.completion != Some(0) && ctx.relay.has_generated() {
             replica.complete(fleet.clock().now());
+        }
+        if let Ended::Badly(Some(_)) = ended {
+            fleet.set_back(ctx.prompt.ends, replica.id);
         }
         fleet.ended(replica.id, ended, attempt.reservation.began());
     }

@@ -46,7 +46,8 @@ pub(super) fn watchdog(config: &Config) -> WatchdogSpec {
 
 pub(super) fn admission(config: &Config) -> AdmissionSpec {
     let readiness = &config.health.readiness;
-    AdmissionSpec { timeout: readiness.timeout, failures: readiness.failures }
+    let suppress_after_success = config.health.generation.suppress_after_success;
+    AdmissionSpec { timeout: readiness.timeout, failures: readiness.failures, suppress_after_success }
 }
 
 pub(super) fn speculation(config: &Config) -> SpeculationSpec {

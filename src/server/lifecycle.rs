@@ -3,6 +3,7 @@
 use super::handover::Succession;
 use super::reload::Reload;
 use super::tls::Certificates;
+use crate::telemetry::journal::Journal;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::outlet;
 use async_trait::async_trait;
@@ -138,6 +139,7 @@ fn goes_away(phase: &ExecutionPhase) -> bool {
 pub(super) struct Hangup {
     pub(super) reload: Arc<Reload>,
     pub(super) certificates: Option<Arc<Certificates>>,
+    pub(super) journal: Option<Arc<Journal>>,
 }
 
 #[async_trait]
@@ -149,6 +151,9 @@ impl BackgroundService for Hangup {
         loop {
             tokio::select! {
                 _ = hangup.recv() => {
+                    if let Some(journal) = &self.journal {
+                        journal.reopen();
+                    }
                     self.reload.run().await;
                     if let Some(certificates) = &self.certificates {
                         certificates.reload_certificates();

@@ -184,6 +184,8 @@ fn keep_fixed(old: &Config, new: &mut Config) -> Vec<String> {
         traces.endpoint traces.sample traces.service
         // its quarantines are in a file that one guard holds
         health.speculation
+        // its writer has the file since the beginning
+        log.journal
     }
     if new.routing.index_memory < old.routing.index_memory {
         new.routing.index_memory = old.routing.index_memory;

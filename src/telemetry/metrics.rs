@@ -121,6 +121,9 @@ metrics! {
         listed: gauges("ramjet_discovery_replicas", "Replicas that a source lists, or listed last.", &["source"]);
         unlisted: counters("ramjet_discovery_failures_total", "How often a source could not tell.", &["source"]);
         stale: gauges("ramjet_discovery_stale", "1 while what a source lists is what it said before it failed.", &["source"]);
+        journal_lines: counter("ramjet_journal_lines_total", "Lines written to the journal.");
+        journal_lost: counter("ramjet_journal_lost_total",
+            "Steps that are missing in the journal: they came faster than the disk took them, or it refused them.");
         build: gauges("ramjet_build_info", "1; what runs here.", &["version"]);
         started: float_gauge("process_start_time_seconds", "When the process began, in seconds since 1970.");
         cpu: float_counter("process_cpu_seconds_total", "Processor time of the process, user and system.");
@@ -267,6 +270,16 @@ impl Metrics {
             self.uncached_tokens.with_label_values(&[account]).inc_by(tokens);
         }
         self.saved_tokens.inc_by(saved);
+    }
+
+    /// So many lines were written to the journal.
+    pub fn journal_lines(&self, lines: u64) {
+        self.journal_lines.inc_by(lines);
+    }
+
+    /// So many steps are missing in it.
+    pub fn journal_lost(&self, steps: u64) {
+        self.journal_lost.inc_by(steps);
     }
 
     /// Requests being served.

@@ -9,6 +9,7 @@ pub mod decisions;
 mod described;
 pub mod history;
 pub mod inherited;
+pub mod journal;
 pub mod metrics;
 pub mod outlet;
 mod process;

@@ -97,13 +97,50 @@ async fn another_engine_at_the_same_address_gets_nothing_before_it_was_asked() {
     // leaves a kept connection behind
     assert_eq!(status(&ramjet).await, 200);
     let addr = first.addr;
-    first.stop().await;
+    drop(first);
     let second = Engine::start_at(addr).await;
     second.lists(r#"{"id":"m2","max_model_len":4096,"owned_by":"vllm"}"#);
     second.shows("/version", 200, VERSION);
     second.shows("/identity", 200, DOCUMENT);
-    until("refused", || async { fence(&ramjet).await.as_deref() == Some("identity_model") }).await;
+    // all the while there are requests
+    until("refused", || async {
+        assert_ne!(status(&ramjet).await, 200);
+        fence(&ramjet).await.as_deref() == Some("identity_model")
+    })
+    .await;
     assert_eq!((status(&ramjet).await, second.seen().len()), (503, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_only_busy_is_believed_for_as_long_as_it_completes_requests() {
+    let engine = engine().await;
+    let config = "  generation: { mode: off, suppress_after_success: 2s }\n  errors: { mode: off }";
+    let ramjet = Ramjet::start_with(Start { replicas: &[guarded(&engine)], config, ..Start::default() }).await;
+    until("let in", || async { fence(&ramjet).await.is_none() }).await;
+    assert_eq!(status(&ramjet).await, 200);
+    engine.shows("/identity", 503, "");
+    until("late again and again", || async {
+        assert_eq!((status(&ramjet).await, fence(&ramjet).await), (200, None));
+        ramjet.metric("ramjet_upstream_probe_suppressed_total").await >= 5.0
+    })
+    .await;
+    until("no longer", || async { fence(&ramjet).await.as_deref() == Some("identity_unknown") }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_connection_that_is_dead_costs_no_request_where_the_engine_is_the_same() {
+    let engine = engine().await;
+    let replicas = &[guarded(&engine)];
+    let start = Start { replicas, config: CONFIG, probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    until("let in", || async { fence(&ramjet).await.is_none() }).await;
+    for n in 0..3 {
+        engine.script(&["close-next", ""]);
+        for _ in 0..2 {
+            // the second one finds the connection of the first one closed
+            assert_eq!(status(&ramjet).await, 200, "{n}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

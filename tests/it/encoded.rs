@@ -126,3 +126,22 @@ async fn an_alias_is_replaced_in_plain_text() {
         assert_eq!(seen.header("content-length"), Some(&*want.len().to_string()));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_body_with_an_alias_expands_to_counts_as_held() {
+    let engine = Engine::start().await;
+    let config = "compat: { model_aliases: { fast: m } }\nlimits: { body_memory: 1MiB }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], config, ..Start::default() }).await;
+    let text = String::from_utf8(chat_body(900 << 10, "")).unwrap().replacen("\"m\"", "\"fast\"", 1);
+    let body = gzip(text.as_bytes());
+    assert!(body.len() < 100 << 10);
+    let mut held = H1::connect(ramjet.api).await.unwrap();
+    let head = chat_head(&format!("x-play: prefill\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n", body.len()));
+    held.send(&[head.as_bytes(), &body].concat()).await;
+    until("an engine has it", || async { engine.seen().len() == 1 }).await;
+    let answer = send(ramjet.api, "gzip", &body).await;
+    assert_eq!((answer.status, answer.header("x-ramjet-error")), (503, Some("overloaded")));
+    drop(held);
+    ramjet.settled().await;
+    assert_eq!(send(ramjet.api, "gzip", &body).await.status, 200);
+}

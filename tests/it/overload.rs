@@ -281,6 +281,26 @@ async fn another_attempt_waits_for_room_like_any_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn another_attempt_that_waited_goes_to_nobody_who_was_drained_meanwhile() {
+    let engines = [Engine::start().await, Engine::start().await];
+    let ramjet = start(&[&engines[0], &engines[1]], ONE).await;
+    let first = ask(ramjet.api, "").await;
+    until("one is busy", || async { engines.iter().any(|e| !e.seen().is_empty()) }).await;
+    let (full, failing) =
+        if engines[0].seen().is_empty() { (&engines[1], &engines[0]) } else { (&engines[0], &engines[1]) };
+    let mut moves = play(ramjet.api, "drop", "").await;
+    until("it has failed", || async { failing.seen().len() == 1 }).await;
+    queued(&ramjet, 1).await;
+    assert_eq!(ramjet.order(&format!("/api/replicas/{}/drain", full.addr)).await.status, 200);
+    full.call();
+    let answer = moves.answer().await.unwrap();
+    assert_eq!((answer.status, answer.header("x-ramjet-error")), (503, Some("no_replica")));
+    all_answered(vec![first]).await;
+    assert_eq!(full.seen().len(), 1);
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_comes_back_takes_those_who_wait() {
     let (engine, away) = (Engine::start().await, lease());
     let upstreams = [engine.addr, away];

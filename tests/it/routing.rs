@@ -148,9 +148,14 @@ async fn a_replica_that_denies_what_it_should_hold_gets_no_credit_for_it() {
 /// Two conversations in turn at one engine; returns how many cached tokens were predicted in all.
 async fn predicted_of_a_conversation_that_was_crowded_out(metrics: &str) -> f64 {
     let engine = Engine::start().await;
-    engine.measures(metrics);
+    // it is still loading
+    engine.shows("/metrics", 503, "");
     let start = Start { upstreams: &[engine.addr], probe_every: "100ms", ..Start::default() };
     let ramjet = Ramjet::start_with(start).await;
+    until("the capacity to be asked for", || async { engine.metrics_asked() > 0 }).await;
+    engine.measures(metrics);
+    let asked = engine.metrics_asked();
+    until("it to be asked for again", || async { engine.metrics_asked() > asked }).await;
     until("the capacity to be asked for", || async { engine.metrics_asked() > 0 }).await;
     // the next probe follows when the answer is taken in
     let probes = engine.probes();

@@ -49,3 +49,23 @@ fn engines_without_drafts_are_not_read() {
         assert_eq!(reading(page, None), None, "{page}");
     }
 }
+
+#[test]
+fn an_instance_without_drafts_is_another_one_and_a_page_that_is_no_engines_is_none() {
+    let then = reading(VLLM, None).unwrap();
+    let is_another = |page: &str| of_none(page).is_some_and(|now| now.is_of_another(&then));
+    // started anew without them
+    assert!(is_another("process_start_time_seconds 1.7960070e+09\nvllm:num_requests_running 0.0\n"));
+    assert!(is_another("vllm:num_requests_running 0.0\n"), "several API servers tell no start");
+    assert!(!is_another("process_start_time_seconds 1.79600620142e+09\n"));
+    assert!(!is_another("") && !is_another("<html>welcome</html>") && !is_another("node_load1 3\n"));
+    // SGLang has measured nothing yet, which is nothing new
+    let measured = Reading { started: None, drafted: 40.0, accepted: Accepted::Lately(false) };
+    let page = |calls: u32| {
+        of_none(&format!("sglang:spec_verify_calls_total {calls}.0\nsglang:spec_accept_length 0.0\n")).unwrap()
+    };
+    assert!(page(0).is_of_another(&measured) && !page(40).is_of_another(&measured));
+    assert!(of_none("sglang:num_running_reqs 0.0\n").unwrap().is_of_another(&measured));
+    // nothing is told from what is not known
+    assert!(!of_none("vllm:num_requests_running 0.0\n").unwrap().is_of_another(&UNKNOWN));
+}
