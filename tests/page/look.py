@@ -242,6 +242,27 @@ def failures(browser):
     own.context.close()
 
 
+def upgrade(browser):
+    own = Browser(browser, SIZES["wide"], "light")
+    with check("the page goes on with the process that follows, and the day is still there"):
+        page = own.open("overview")
+        expect(page.locator("#link")).to_have_text("● live")
+        page.locator("summary").first.click()
+        oldest = page.locator("figure").first.locator("tbody tr").last.locator("td").first
+        expect(oldest).to_be_visible()
+        first = oldest.inner_text()
+        have("upgrade", "")
+        page.wait_for_timeout(3000)
+        expect(page.locator("#link")).to_have_text("● live")
+        own.open("decisions")
+        page.reload()
+        expect(page.locator("td button.name").first).to_be_visible()
+        own.open("overview")
+        page.locator("summary").first.click()
+        same(oldest.inner_text(), first)
+    own.context.close()
+
+
 def main():
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=TOLD["chromium"], args=["--no-sandbox"])
@@ -249,7 +270,7 @@ def main():
         page = warm.open("decisions")
         expect(page.locator("td button.name").nth(8)).to_be_visible()
         warm.context.close()
-        for part in (every_view, decisions, hostile_names, keyboard, settings, failures):
+        for part in (every_view, decisions, hostile_names, keyboard, settings, failures, upgrade):
             part(browser)
         browser.close()
 
