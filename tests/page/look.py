@@ -142,8 +142,10 @@ def decisions(browser):
         with check(f"decisions, {size}: Esc closes it, and the address names what is open"):
             if "#decisions/" not in page.url:
                 raise AssertionError(page.url)
+            opened = page.url.rsplit("/", 1)[-1]
             page.keyboard.press("Escape")
             expect(page.locator(".why")).to_have_count(0)
+            same(page.evaluate("document.activeElement.textContent"), opened)
         with check(f"decisions, {size}: a filter keeps what matches"):
             replica = page.locator("tbody tr").first.locator("td").nth(2).inner_text().split()[-1]
             page.keyboard.press("/")
@@ -153,8 +155,13 @@ def decisions(browser):
             rows = page.locator("tbody tr").all_inner_texts()
             if not rows or not all(replica in row for row in rows):
                 raise AssertionError(rows)
+            page.locator("td button.name").first.click()
+            expect(page.locator(".why")).to_be_visible()
+            expect(page.locator("input[type=search]")).to_have_value(replica)
+            page.locator("input[type=search]").focus()
+            page.keyboard.press("End")
             page.keyboard.type(" and no other")
-            expect(page.locator("tbody tr")).to_have_text("None of the last 50 decisions matches.")
+            expect(page.get_by_text("None of the last 50 decisions matches.")).to_be_visible()
         own.context.close()
 
 
