@@ -127,7 +127,10 @@ def decisions(browser):
         own = Browser(browser, width, "light")
         page = own.open("decisions")
         with check(f"decisions, {size}: a click tells why"):
+            expect(page.locator("td button.name").nth(8)).to_be_visible()
+            page.get_by_role("button", name="Pause").click()
             page.locator("td button.name").nth(3).click()
+            expect(page.get_by_role("button", name="Paused")).to_be_visible()
             why = page.locator(".why")
             expect(why).to_contain_text("cost chose")
             panel = page.get_by_role("region", name="Why")
