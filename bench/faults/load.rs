@@ -108,10 +108,15 @@ impl Agent {
             tokens += more;
             talk.push(self.say("user", more));
             let answer = size(self.rng.between(self.work.answer.0, self.work.answer.1));
-            if let Some(said) = self.ask(&mut client, &talk, answer).await {
-                talk.push(Bytes::from(format!(r#"{{"role":"assistant","content":"{said}"}}"#)));
-            }
-            self.rest().await;
+            // an agent that got no answer asks the same once more
+            let said = loop {
+                let said = self.ask(&mut client, &talk, answer).await;
+                self.rest().await;
+                if let Some(said) = said {
+                    break said;
+                }
+            };
+            talk.push(Bytes::from(format!(r#"{{"role":"assistant","content":"{said}"}}"#)));
         }
     }
 

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use crate::engine::params::Params;
 use crate::router::program;
 use long::Long;
-use scene::{Kind, Outcome};
+use scene::{INTERVAL, Kind, Outcome};
 
 /// What each kind of fault costs.
 #[derive(Args, Debug)]
@@ -52,7 +52,17 @@ pub(crate) async fn run(args: FaultsArgs) -> Result<(), String> {
     println!("two replicas, 12 agents, the router's default settings, time x{}", args.params.time_scale);
     println!(
         "{}",
-        row(["fault", "fenced as", "after", "lost", "most of one", "after the fence", "back after", "verdict"])
+        row([
+            "fault",
+            "fenced as",
+            "after",
+            "lost",
+            "most of one",
+            "after the fence",
+            "back after",
+            "intervals",
+            "verdict"
+        ])
     );
     let (mut left, mut running, mut bad) = (kinds.into_iter(), JoinSet::new(), Vec::new());
     loop {
@@ -72,7 +82,8 @@ pub(crate) async fn run(args: FaultsArgs) -> Result<(), String> {
     }
     println!(
         "times in seconds; lost: not answered, or not before the fault ended; most of one: by one session; after the \
-         fence: of those lost, begun when the router had said that the replica is fenced"
+         fence: of those lost, begun when the router had said that the replica is fenced; intervals: the time until it is \
+         back in intervals of {INTERVAL} s between two readiness probes, two of which are promised"
     );
     if bad.is_empty() { Ok(()) } else { Err(format!("not as promised: {}", bad.join(", "))) }
 }
@@ -112,12 +123,13 @@ fn line(kind: Kind, outcome: &Outcome) -> String {
         &outcome.most.to_string(),
         &outcome.lost_after.to_string(),
         &seconds(outcome.back),
+        &outcome.back.map_or("-".to_owned(), |s| format!("{:.1}", s / INTERVAL)),
         &if outcome.why.is_empty() { "as promised".to_owned() } else { outcome.why.join("; ") },
     ])
 }
 
-fn row(cells: [&str; 8]) -> String {
-    let widths = [16, 12, 6, 14, 12, 16, 11, 0];
+fn row(cells: [&str; 9]) -> String {
+    let widths = [16, 12, 6, 22, 12, 16, 11, 10, 0];
     let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
     format!("| {} |", padded.collect::<Vec<_>>().join(" | "))
 }

@@ -38,6 +38,10 @@ const BACK: Duration = Duration::from_secs(60);
 const AFTER: Duration = Duration::from_secs(5);
 /// A process that restarts is away for so long.
 const RESTART: Duration = Duration::from_secs(2);
+/// The shortest of the router's default intervals between two probes, in seconds: readiness.
+pub(crate) const INTERVAL: f64 = 5.0;
+/// A recovered replica is back within so many of them, and the time that answers take, in seconds.
+const RECOVERY: (f64, f64) = (2.0, 0.5);
 /// What `/health` said may be older by so much when a request is placed.
 const GRACE: Duration = Duration::from_millis(250);
 
@@ -133,15 +137,17 @@ impl Kind {
             Some(after) if self == Kind::Frozen && after > 3.0 => why.push(format!("noticed after {after:.1} s")),
             _ => {}
         }
-        if outcome.noticed.is_some() && outcome.back.is_none() {
-            why.push("not back".to_owned());
+        match outcome.back {
+            None if outcome.noticed.is_some() => why.push("not back".to_owned()),
+            Some(after) if after > RECOVERY.0 * INTERVAL + RECOVERY.1 => {
+                why.push(format!("back after more than {} probe intervals", RECOVERY.0));
+            }
+            _ => {}
         }
         if outcome.lost_after > 0 {
             why.push(format!("{} begun after the fence were lost", outcome.lost_after));
         }
-        // one that answers is believed until several requests failed there
-        let at_most = if matches!(self, Kind::Broken | Kind::ErrorEvent) { 2 } else { 1 };
-        if outcome.most > at_most {
+        if outcome.most > 1 {
             why.push(format!("a session lost {}", outcome.most));
         }
         if outcome.turned_away > 0 && self != Kind::Busy {
@@ -260,5 +266,13 @@ mod tests {
         assert_eq!(outcome.requests, (8, 6));
         Kind::Frozen.judge(&mut outcome);
         assert!(outcome.why.iter().any(|why| why == "not noticed"), "{:?}", outcome.why);
+        assert!(outcome.why.iter().any(|why| why == "a session lost 2"), "{:?}", outcome.why);
+        let judged = |noticed, back| {
+            let mut outcome = Outcome { noticed, back, requests: (9, 9), ..Outcome::default() };
+            Kind::Refused.judge(&mut outcome);
+            outcome.why.is_empty()
+        };
+        assert!(judged(Some(1.0), Some(10.0)));
+        assert!(!judged(Some(1.0), Some(11.0)) && !judged(Some(1.0), None) && !judged(None, None));
     }
 }

@@ -110,21 +110,7 @@ impl Source for WatchedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
-
-    fn spec(name: &str) -> ReplicaSpec {
-        ReplicaSpec {
-            name: name.to_owned(),
-            host: "h".into(),
-            port: 1,
-            prefix: String::new(),
-            authority: HeaderValue::from_static("h"),
-            models: vec![],
-            authorization: None,
-            tls: None,
-            role: crate::fleet::replica::Role::default(),
-        }
-    }
+    use crate::fleet::testing::spec;
 
     #[test]
     fn what_is_written_in_place_is_read_when_it_is_quiet_and_what_is_wrong_changes_nothing() {

@@ -98,37 +98,22 @@ impl Replica {
 
 #[cfg(test)]
 mod tests {
-    use super::super::replica::{ReplicaSpec, Role};
+    use super::super::replica::{Fit, ReplicaSpec};
+    use super::super::testing::{self, spec};
     use super::super::{Fleet, Rules};
     use super::*;
-    use crate::policy::flight::FlightParams;
-    use crate::policy::score::{AffinityParams, LoadParams};
-    use crate::policy::select::Params;
+    use crate::api::catalogue::Catalogue;
     use crate::policy::standing::State;
-    use crate::types::{Basis, PolicyKind};
 
     const LIMITS: ErrorLimits = ErrorLimits { window_ms: 1e9, failures: 2, pause_ms: 1e9, successes: 1 };
 
+    fn rules() -> Rules {
+        Rules { errors: Some(ErrorRule { limits: LIMITS, fences: true }), ..Rules::default() }
+    }
+
     fn fleet(models: &[&str]) -> Fleet {
-        let spec = |model: &&str| ReplicaSpec {
-            name: String::new(),
-            host: String::new(),
-            port: 1,
-            prefix: String::new(),
-            authority: http::HeaderValue::from_static("h"),
-            models: vec![(*model).to_owned()],
-            authorization: None,
-            tls: None,
-            role: Role::default(),
-        };
-        let params = Params {
-            policy: PolicyKind::Load,
-            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
-            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-            flight: FlightParams::default(),
-        };
-        let rules = Rules { errors: Some(ErrorRule { limits: LIMITS, fences: true }), ..Rules::default() };
-        Fleet::new(models.iter().map(spec).collect(), params, 1 << 20).under(rules)
+        let of = |model: &&str| ReplicaSpec { models: vec![(*model).to_owned()], ..spec("") };
+        testing::fleet(models.iter().map(of)).under(rules())
     }
 
     fn fail(fleet: &Fleet, id: u16) {
@@ -147,7 +132,7 @@ mod tests {
 
     #[test]
     fn without_the_rule_that_fenced_it_a_replica_is_free() {
-        let fleet = fleet(&["m", "m"]);
+        let fleet = testing::fleet(["a", "b"].map(spec)).under(rules());
         fail(&fleet, 0);
         assert_eq!(fleet.replicas()[0].state(), State::Fenced(FenceReason::Errors));
         let handed = fleet.state();
@@ -157,6 +142,24 @@ mod tests {
         let next = Fleet::new(vec![fleet.replicas()[0].spec.clone()], fleet.params(), 1 << 20);
         next.inherit(handed);
         assert_eq!(next.replicas()[0].state(), State::Healthy);
+    }
+
+    #[test]
+    fn who_would_not_be_asked_for_its_models_replaces_nobody() {
+        let fleet = testing::fleet(["a", "b"].map(spec)).under(rules());
+        let listed = |engine: &str, model: &str| {
+            let text = format!(r#"{{"data":[{{"id":"{model}","owned_by":"{engine}"}}]}}"#);
+            Catalogue::read(text.as_bytes()).unwrap()
+        };
+        fleet.learn_catalogue(ReplicaId(0), listed("vllm", "m1"));
+        // one that takes any name is asked only for what nobody lists
+        fleet.learn_catalogue(ReplicaId(1), listed("llamacpp", "m2"));
+        assert_ne!(fleet.replicas()[1].fit("m1"), Fit::No);
+        fail(&fleet, 0);
+        assert!(!fleet.fence_frozen(&fleet.replicas()[0]) && fleet.replicas()[0].is_healthy());
+        let unready = Observation::Failed(FenceReason::Status);
+        fleet.replicas()[0].observe(unready, Thresholds { failures: 1, successes: 1 }, 0.0);
+        assert!(fleet.fails_open(), "nobody else is asked for m1");
     }
 
     #[test]

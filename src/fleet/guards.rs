@@ -63,34 +63,15 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::super::replica::{ReplicaSpec, Role};
+    use super::super::testing::{self, spec};
     use super::super::{Fleet, FleetHealth};
     use super::*;
-    use crate::policy::flight::FlightParams;
-    use crate::policy::score::{AffinityParams, LoadParams};
-    use crate::policy::select::Params;
-    use crate::types::{Basis, PolicyKind};
     use std::sync::Arc;
 
     fn fleet() -> Fleet {
         let identity = Arc::new(Identity { model: Some("m".to_owned()), ..Identity::default() });
-        let spec = |identity: &Option<Arc<Identity>>| ReplicaSpec {
-            name: String::new(),
-            host: String::new(),
-            port: 1,
-            prefix: String::new(),
-            authority: http::HeaderValue::from_static("h"),
-            models: vec![],
-            authorization: None,
-            tls: None,
-            role: Role { identity: identity.clone(), ..Role::default() },
-        };
-        let params = Params {
-            policy: PolicyKind::Load,
-            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
-            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-            flight: FlightParams::default(),
-        };
-        Fleet::new([Some(identity), None].iter().map(spec).collect(), params, 1 << 20)
+        let of = |identity| ReplicaSpec { role: Role { identity, ..Role::default() }, ..spec("") };
+        testing::fleet([Some(identity), None].map(of))
     }
 
     #[test]

@@ -29,40 +29,20 @@ impl Fleet {
 
 #[cfg(test)]
 mod tests {
-    use super::super::replica::{ReplicaSpec, Role};
+    use super::super::testing::{self, spec};
     use super::super::{Fleet, Rules};
     use super::*;
     use crate::fleet::fencing::ErrorRule;
     use crate::policy::errors::{Ended, ErrorLimits, TRIALS};
-    use crate::policy::flight::FlightParams;
     use crate::policy::health::{FenceReason, Observation, Thresholds};
-    use crate::policy::score::{AffinityParams, LoadParams};
-    use crate::policy::select::Params;
-    use crate::types::{Basis, PolicyKind, ReplicaId};
+    use crate::types::ReplicaId;
     use std::sync::atomic::Ordering::Relaxed;
 
     const LIMITS: ErrorLimits = ErrorLimits { window_ms: 1e9, failures: 1, pause_ms: 0.0, successes: 9 };
 
     fn fleet() -> Fleet {
-        let spec = |name: &str| ReplicaSpec {
-            name: name.to_owned(),
-            host: String::new(),
-            port: 1,
-            prefix: String::new(),
-            authority: http::HeaderValue::from_static("h"),
-            models: vec![],
-            authorization: None,
-            tls: None,
-            role: Role::default(),
-        };
-        let params = Params {
-            policy: PolicyKind::Load,
-            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
-            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-            flight: FlightParams::default(),
-        };
         let rules = Rules { errors: Some(ErrorRule { limits: LIMITS, fences: true }), ..Rules::default() };
-        Fleet::new(["frozen", "tried", "well"].map(spec).into(), params, 1 << 20).under(rules)
+        testing::fleet(["frozen", "tried", "well"].map(spec)).under(rules)
     }
 
     /// Who would be asked, of the replicas whose places are given.

@@ -97,7 +97,7 @@ async fn another_engine_at_the_same_address_gets_nothing_before_it_was_asked() {
     // leaves a kept connection behind
     assert_eq!(status(&ramjet).await, 200);
     let addr = first.addr;
-    drop(first);
+    first.stop().await;
     let second = Engine::start_at(addr).await;
     second.lists(r#"{"id":"m2","max_model_len":4096,"owned_by":"vllm"}"#);
     second.shows("/version", 200, VERSION);

@@ -116,14 +116,8 @@ async fn on_sigterm_a_running_stream_finishes_and_the_exit_code_is_0() {
 }
 
 async fn exit_code(ramjet: &mut Ramjet) -> i32 {
-    let deadline = std::time::Instant::now() + crate::support::PATIENCE;
-    loop {
-        if let Some(code) = ramjet.ended() {
-            return code;
-        }
-        assert!(std::time::Instant::now() < deadline, "waited in vain: the process ends");
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    until("the process ends", || std::future::ready(ramjet.ended().is_some())).await;
+    ramjet.ended().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,49 +1,24 @@
 //! Replicas come, go, come back and change, in any order: who stays keeps all, and nobody inherits what was another's.
 
 use super::super::claim::ClaimGuard;
-use super::super::replica::Role;
+use super::super::testing::{self, spec};
 use super::*;
 use crate::fleet::reservation::{Reservation, Share};
 use crate::policy::admission::{Identity, Seen};
-use crate::policy::flight::FlightParams;
 use crate::policy::health::FenceReason;
-use crate::policy::score::{AffinityParams, LoadParams};
-use crate::policy::select::Params;
 use crate::prefix::fingerprint::{Ends, Place};
 use crate::prefix::residency::Size;
-use crate::types::{Basis, PolicyKind};
-use http::HeaderValue;
 use proptest::prelude::*;
 
 const SIZE: Size = Size { prompt: 1000.0, block: 500.0, ends: Ends { own: None, previous: None } };
 const SHARE: Share = Share { units: 1, prefill_ms: 1.0, decode_ms: 1.0, streams: true, generates: true };
-
-fn spec(name: &str) -> ReplicaSpec {
-    ReplicaSpec {
-        name: name.to_owned(),
-        host: "h".into(),
-        port: 1,
-        prefix: String::new(),
-        authority: HeaderValue::from_static("h"),
-        models: vec![],
-        authorization: None,
-        tls: None,
-        role: Role::default(),
-    }
-}
 
 fn wanted(names: &[&str]) -> Vec<Wanted> {
     names.iter().map(|name| Wanted { spec: spec(name), address: Some(([127, 0, 0, 1], 1).into()) }).collect()
 }
 
 fn fleet(names: &[&str]) -> Arc<Fleet> {
-    let params = Params {
-        policy: PolicyKind::Load,
-        affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
-        load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-        flight: FlightParams::default(),
-    };
-    let fleet = Fleet::new(Vec::new(), params, 1 << 20);
+    let fleet = testing::fleet([]);
     fleet.change(wanted(names));
     Arc::new(fleet)
 }

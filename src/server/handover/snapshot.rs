@@ -47,11 +47,11 @@ pub(super) struct Told(Mutex<Option<Counts>>);
 impl Known {
     /// A snapshot, sealed; its counts are told from now on.
     pub(super) fn seal(&self, told: &Told) -> Vec<u8> {
-        let counts = self.metrics.counts(&self.fleet);
-        *told.0.lock() = Some(counts.clone());
-        // what was counted since its last sample belongs to the history that goes along: the next process begins after it
+        // the next process's history begins with the counts that go along: all before them belongs to this one's
         Recorder::new(self.fleet.clone(), self.metrics.clone(), self.seen.clone()).sample();
         let history = self.seen.history.state();
+        let counts = self.metrics.counts(&self.fleet);
+        *told.0.lock() = Some(counts.clone());
         pack::seal(&Snapshot { secret: self.secret, fleet: self.fleet.state(), counts, history })
     }
 

@@ -66,7 +66,16 @@ impl Engine {
     }
 
     pub(crate) async fn start_at(addr: SocketAddr) -> Engine {
-        let listener = TcpListener::bind(addr).await.unwrap();
+        let listener = Mutex::new(None);
+        // the port of an engine that has stopped may be somebody's outgoing one for a moment
+        super::until("the port is free", || async {
+            let bound = TcpListener::bind(addr).await.ok();
+            let is_bound = bound.is_some();
+            *listener.lock().unwrap() = bound;
+            is_bound
+        })
+        .await;
+        let listener = listener.into_inner().unwrap().unwrap();
         let addr = listener.local_addr().unwrap();
         let shared = Arc::new(Shared::default());
         let task = tokio::spawn(accept(listener, shared.clone()));
