@@ -99,12 +99,12 @@ impl Front {
         let first = self.http1.process_new_http(ServerSession::H1(first), shutdown);
         let mut next = course.scope(first).await;
         while let Some((stream, settings)) = next.map(ReusedHttpStream::consume) {
+            course.next();
             let stream = if *shutdown.borrow() { last_call(stream).await } else { stream };
             let mut session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {
                 settings.apply_to_session(&mut session);
             }
-            course.next();
             let request = course.scope(self.http1.process_new_http(session, shutdown));
             tokio::pin!(request);
             next = match timeout(CLIENT_IDLE + self.patience(), &mut request).await {

@@ -188,6 +188,29 @@ async fn a_successor_whose_sources_do_not_answer_leaves_the_old_one_with_its_fle
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_successor_that_is_killed_before_it_serves_has_changed_nothing() {
+    let (a, dns) = (Engine::start().await, Dns::start().await);
+    dns.addresses("more.test", &["127.0.0.7"]);
+    let unit = Unit::start(&with_dns(&at("a", a.addr), &dns), "grace: 0ms", QUICK).await;
+    let asked = dns.asked();
+    dns.hold(true);
+    let mut child = command();
+    child.args(["-u", "-c"]).arg(unit.file()).stderr(std::process::Stdio::null());
+    let mut child = child.spawn().unwrap();
+    until("it has the listeners and looks for replicas", || async { dns.asked() > asked }).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    dns.hold(false);
+    assert_eq!(client::chat(unit.api, "", &chat_body(500, "")).await.unwrap().status, 200);
+    assert_eq!(get(unit.api, "/health").await.unwrap().json()["replicas"][0]["state"], "healthy");
+    assert_eq!(unit.first_ended(), None);
+    // as soon as it is noticed that the other one is gone, the next may come
+    let next = || async { unit.upgrade(&[]).await.status.success() };
+    until("the next one takes over", next).await;
+    until("the old one leaves", || async { unit.first_ended() == Some(0) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_unix_socket_whose_file_is_gone_is_made_anew_by_the_successor() {
     let a = Engine::start().await;
     let unit = Unit::new();

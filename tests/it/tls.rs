@@ -4,6 +4,7 @@
 use crate::support::client::get;
 use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start, command};
+use crate::support::unit::Unit;
 use crate::support::{chat_body, until};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -198,6 +199,39 @@ async fn a_reload_by_the_admin_api_reads_certificates_and_who_may_issue_those_of
     std::fs::copy(certs.path("client.key"), certs.path("server.key")).unwrap();
     assert_eq!(ramjet.reload().await.status, 422);
     assert!(shows("renewed"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_hands_a_tls_listener_over_with_what_runs_on_it() {
+    let (certs, engine) = (Certs::new(), Engine::start().await);
+    ["server", "renewed"].iter().for_each(|name| certs.issue(name, LOCAL));
+    let unit = Unit::new();
+    let (plain, tls) = (format!("listen: {{ api: [\"{}\"]", unit.api), certs.listen("server", ""));
+    let unit = unit.altered(move |text| text.replacen(&plain, &format!("{plain}, {tls}"), 1));
+    let replica = [format!("{{ name: a, url: \"http://{}\" }}", engine.addr)];
+    let unit = unit.started(&replica, "grace: 0ms", "").await;
+    let chat = format!("https://{}/v1/chat/completions", unit.api);
+    let ask = |version: &str, play: &str| {
+        let play = format!("x-play: {play}");
+        let mut asked = curl(&certs, &[version, "-H", &play, "-d", "{\"messages\":[]}", &chat]);
+        asked.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let running = [ask("--http2", "on-call-ok"), ask("--http1.1", "on-call-ok")];
+    until("both run", || async { engine.seen().len() == 2 }).await;
+    // an upgrade reads what is there
+    certs.replace("server", "renewed");
+    let upgraded = unit.upgrade(&[]).await;
+    assert!(upgraded.status.success(), "{}", upgraded.errors);
+    for version in ["--http2", "--http1.1"] {
+        assert_eq!(said(&ask(version, "").wait_with_output().unwrap()), "{\"ok\":true}", "{version}");
+    }
+    assert!(s_client(unit.api, &[]).contains("subject=CN = renewed"));
+    assert_eq!(unit.first_ended(), None);
+    engine.call();
+    for asked in running {
+        assert_eq!(said(&asked.wait_with_output().unwrap()), "{\"ok\":true}");
+    }
+    until("the old one leaves", || async { unit.first_ended() == Some(0) }).await;
 }
 
 fn check(file: &Path, yaml: &str) -> (Option<i32>, String) {

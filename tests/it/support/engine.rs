@@ -254,11 +254,11 @@ async fn perform(stream: &mut TcpStream, play: &str, shared: &Shared) -> bool {
         }
         "sse" => stream_text(stream, argument).await,
         // so many tokens, one every 50 milliseconds
-        "slowly" => stream_slowly(stream, argument.parse().unwrap()).await,
+        "slowly" => stream_slowly(stream, argument, 50).await,
         // so many tokens, one a second
-        "lasting" => lasting(stream, argument.parse().unwrap()).await,
+        "lasting" => stream_slowly(stream, argument, 1000).await,
         // so many tokens, 100 ms apart
-        "paced" => paced(stream, argument.parse().unwrap()).await,
+        "paced" => stream_slowly(stream, argument, 100).await,
         "prefill" => {
             wait_closed(stream).await;
             return false;
@@ -330,29 +330,12 @@ async fn stream_text(stream: &mut TcpStream, text: &str) -> std::io::Result<()> 
     stream.write_all(b"0\r\n\r\n").await
 }
 
-async fn stream_slowly(stream: &mut TcpStream, tokens: usize) -> std::io::Result<()> {
+/// So many tokens, one every so many milliseconds.
+async fn stream_slowly(stream: &mut TcpStream, tokens: &str, every: u64) -> std::io::Result<()> {
     stream.write_all(SSE_HEAD.as_bytes()).await?;
-    for _ in 0..tokens {
+    for _ in 0..tokens.parse().unwrap() {
         stream.write_all(&chunk(TOKEN)).await?;
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    stream.write_all(b"0\r\n\r\n").await
-}
-
-async fn lasting(stream: &mut TcpStream, seconds: usize) -> std::io::Result<()> {
-    stream.write_all(SSE_HEAD.as_bytes()).await?;
-    for _ in 0..seconds {
-        stream.write_all(&chunk(TOKEN)).await?;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-    stream.write_all(b"0\r\n\r\n").await
-}
-
-async fn paced(stream: &mut TcpStream, count: usize) -> std::io::Result<()> {
-    stream.write_all(SSE_HEAD.as_bytes()).await?;
-    for _ in 0..count {
-        stream.write_all(&chunk(TOKEN)).await?;
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(every)).await;
     }
     stream.write_all(b"0\r\n\r\n").await
 }

@@ -112,11 +112,16 @@ impl Unit {
     /// Waits until a process serves and can be followed by another one.
     pub(crate) async fn serves(&self) {
         let answers = || async {
-            client::get(self.api, "/health").await.is_ok()
-                && client::get(self.admin, "/livez").await.is_ok()
-                && self.socket().exists()
+            self.accepts().await && client::get(self.admin, "/livez").await.is_ok() && self.socket().exists()
         };
         until("a process serves and waits for its successor", answers).await;
+    }
+
+    /// Whether the API is served: where it is not in clear text, that somebody listens.
+    async fn accepts(&self) -> bool {
+        let is_clear = !std::fs::read_to_string(self.file()).unwrap().contains("tls:");
+        let listens = tokio::net::TcpStream::connect(self.api).await.is_ok();
+        if is_clear { client::get(self.api, "/health").await.is_ok() } else { listens }
     }
 
     /// `ramjet upgrade`, with further arguments.
