@@ -2,6 +2,7 @@
 
 use super::wire::read_request;
 use std::collections::{HashMap, VecDeque};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -66,16 +67,9 @@ impl Engine {
     }
 
     pub(crate) async fn start_at(addr: SocketAddr) -> Engine {
-        let listener = Mutex::new(None);
         // the port of an engine that has stopped may be somebody's outgoing one for a moment
-        super::until("the port is free", || async {
-            let bound = TcpListener::bind(addr).await.ok();
-            let is_bound = bound.is_some();
-            *listener.lock().unwrap() = bound;
-            is_bound
-        })
-        .await;
-        let listener = listener.into_inner().unwrap().unwrap();
+        let bind = || async { TcpListener::bind(addr).await.map_err(|e| assert_eq!(e.kind(), ErrorKind::AddrInUse)) };
+        let listener = super::there("the port is free", || async { bind().await.ok() }).await;
         let addr = listener.local_addr().unwrap();
         let shared = Arc::new(Shared::default());
         let task = tokio::spawn(accept(listener, shared.clone()));

@@ -18,8 +18,20 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits until `condition` holds; fails with `what` after [`PATIENCE`].
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+    there(what, || {
+        let holds = condition();
+        async { holds.await.then_some(()) }
+    })
+    .await;
+}
+
+/// Waits until `find` finds something; fails with `what` after [`PATIENCE`].
+pub(crate) async fn there<T, F: Future<Output = Option<T>>>(what: &str, mut find: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + PATIENCE;
-    while !condition().await {
+    loop {
+        if let Some(found) = find().await {
+            return found;
+        }
         assert!(Instant::now() < deadline, "waited in vain: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
