@@ -252,6 +252,49 @@ def failures(browser):
     own.context.close()
 
 
+FOUND = {
+    "client": "openai-python",
+    "endpoint": "chat_completions",
+    "field": "messages[0].content",
+    "part": "system",
+    "change": "clock",
+    "offset": 71,
+    "last_offset": 71,
+    "length": 9120,
+    "requests": 41,
+    "tokens": 398000,
+    "last": 1764483921.5,
+}
+UNCACHED = {"new": 200000, "routing": 50000, "evicted": 30000, "volatile": 20000}
+SUMS = {"model": None, "requests": 120, "prompt_tokens": 1200000, "cached_tokens": 900000, "uncached": UNCACHED}
+PROMPTS = {
+    "models": [{**SUMS, "round_robin_cached_tokens": 490000, "saved_tokens": 410000}],
+    "estimate": "made up",
+    "linter": {"looked_at": 57, "passed_over": 0, "findings": [FOUND]},
+}
+
+
+def linter(browser):
+    for size, width in SIZES.items():
+        own = Browser(browser, width, "dark")
+        own.page.route("**/api/prompts", lambda route: route.fulfill(json=PROMPTS))
+        with check(f"linter, {size}: a finding says where, what, how often and what it costs"):
+            page = own.open("linter")
+            row = page.locator("tbody tr").first
+            for part in ("messages[0].content", "at byte 71 of 9,120", "a date or a clock", "41", "398 k", "openai-python"):
+                expect(row).to_contain_text(part)
+            own.shot(f"linter-found-{size}")
+            same(overflow(page), 0)
+            same(contrast(page), [])
+        with check(f"overview, {size}: the accounts add up to the whole"):
+            page = own.open("overview")
+            expect(page.locator("ul.parts li").first).to_be_visible()
+            shares = [float(each.split(" %")[0]) for each in page.locator("ul.parts li").all_inner_texts()]
+            if len(shares) != 5 or not 98 <= sum(shares) <= 102:
+                raise AssertionError(shares)
+        own.context.close()
+
+
 def upgrade(browser):
     own = Browser(browser, SIZES["wide"], "light")
     with check("the page goes on with the process that follows, and the day is still there"):
@@ -280,7 +323,7 @@ def main():
         page = warm.open("decisions")
         expect(page.locator("td button.name").nth(8)).to_be_visible()
         warm.context.close()
-        for part in (every_view, decisions, hostile_names, keyboard, settings, failures, upgrade):
+        for part in (every_view, decisions, hostile_names, keyboard, settings, linter, failures, upgrade):
             part(browser)
         browser.close()
 

@@ -83,13 +83,16 @@ function came(told) {
       { head: "", kind: "word", of: row => row[0] },
       { head: "expected", of: row => row[1] },
       { head: "came", of: row => row[2] },
+      { head: "off by", of: row => row[3] ?? "" },
     ],
   });
+  const { off_by: off } = ended ?? {};
+  const signed = (value, show) => (value === null || value === undefined ? "" : `${value < 0 ? "−" : "+"}${show(Math.abs(value))}`);
   list.show([
-    ["cached tokens", amount(Math.round(expected.cached_tokens)), amount(ended?.cached_tokens)],
+    ["cached tokens", amount(Math.round(expected.cached_tokens)), amount(ended?.cached_tokens), signed(off?.cached_tokens, n => amount(Math.round(n)))],
     ["prompt tokens", amount(Math.round(expected.prompt_tokens)), amount(ended?.prompt_tokens)],
     ["generated tokens", amount(told.expected_output_tokens === null ? null : Math.round(told.expected_output_tokens)), amount(ended?.output_tokens)],
-    ["first token", ms(expected.ttft_ms), ms(ended?.ttft_ms)],
+    ["first token", ms(expected.ttft_ms), ms(ended?.ttft_ms), signed(off?.ttft_ms, ms)],
   ]);
   return list.element;
 }

@@ -10,7 +10,11 @@ const CHARTS = [
   { title: "Time up", write: share, top: 1, lines: [{ name: "up_share", title: "took requests", kind: "c" }] },
 ];
 
-const since = replica => (replica.draining_for_s !== null ? `for ${span(replica.draining_for_s)}` : null);
+const since = r => {
+  if (r.draining_for_s === null) return null;
+  const left = r.leaves_within_s > 0 ? `, its sessions leave within ${span(r.leaves_within_s)}` : "";
+  return `for ${span(r.draining_for_s)}${left}`;
+};
 
 const columns = pick => [
   { head: "replica", kind: "word", of: r => button(r.name, () => pick(r.name), "name"), seen: r => r.name },
@@ -21,6 +25,7 @@ const columns = pick => [
     return cell;
   } },
   { head: "in flight", unit: "requests", of: r => whole(r.in_flight) },
+  { head: "sessions", unit: "expected back", of: r => whole(r.sessions) },
   { head: "waiting", unit: "prompts", of: r => amount(r.waiting) },
   { head: "prefill queue", unit: "until it is read", of: r => ms(r.queue_ms) },
   { head: "decoding", unit: "sequences", of: r => amount(r.decoding) },
@@ -47,6 +52,8 @@ function detail(close) {
         ["says", replica.detail],
         ["draining for", replica.draining_for_s === null ? null : span(replica.draining_for_s)],
         ["without requests for", replica.empty_for_s === null ? null : span(replica.empty_for_s)],
+        ["sessions", `${whole(replica.sessions)} are expected back, with ${amount(replica.session_tokens)} tokens`],
+        ["in the process before", replica.in_flight_elsewhere ? `${whole(replica.in_flight_elsewhere)} requests still run there` : null],
         ["ordinal", `${replica.ordinal}, as clients see it in X-Ramjet-Upstream`],
         ["prefill queue", `${ms(replica.queue_ms)} for ${amount(replica.waiting)} prompts`],
         ["cache", `keeps ${amount(replica.keeps_tokens)} tokens as believed; ${share(replica.hit_share)} of prompt tokens came from it`],

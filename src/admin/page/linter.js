@@ -16,11 +16,11 @@ export const ACCOUNTS = [
 
 /** What a change is, and what helps. */
 const CHANGES = {
-  value: ["a value changes", "move what changes behind what does not"],
   clock: ["a date or a clock", "write the time at the end, or to the hour"],
+  nonce: ["a value that is new each time", "leave it out, or put it at the end"],
+  value: ["a value changes", "move what changes behind what does not"],
   order: ["the order changes", "send the same order each time"],
   keys: ["the order of keys changes", "write keys in one order, sorted for example"],
-  grown: ["it grows in the middle", "append at the end"],
 };
 
 export const parts = told => [["cached", told.cached_tokens], ...Object.entries(told.uncached)];
@@ -37,7 +37,12 @@ export function accounts(told) {
   ];
 }
 
-const place = f => (f.usual_offset === null || f.usual_offset === undefined ? "" : ` at byte ${whole(f.usual_offset)}`);
+/** The first byte that differs, within the field: the lowest, and the last one where that is another. */
+function place(f) {
+  if (f.offset === null || f.offset === undefined) return "";
+  const other = f.last_offset !== f.offset && f.last_offset !== undefined ? `, lately ${whole(f.last_offset)}` : "";
+  return ` at byte ${whole(f.offset)}${other}${f.length ? ` of ${whole(f.length)}` : ""}`;
+}
 
 const findings = [
   { head: "field", kind: "word free", of: f => make("span", "", make("code", "", f.field), make("span", "faint", place(f))) },
@@ -55,6 +60,7 @@ const models = [
   { head: "answers", of: m => whole(m.requests) },
   { head: "prompt", unit: "tokens", short: "tokens", of: m => amount(m.prompt_tokens) },
   ...ACCOUNTS.map(([name]) => ({ head: name, unit: "tokens", short: "tokens", of: m => amount(Object.fromEntries(parts(m))[name]) })),
+  { head: "by turns", unit: "cached so, an estimate", short: "tokens", of: m => amount(m.round_robin_cached_tokens) },
   { head: "saved", unit: "tokens, an estimate", short: "tokens", of: m => amount(m.saved_tokens) },
 ];
 
@@ -65,6 +71,7 @@ export default {
       columns: findings, key: f => [f.client, f.endpoint, f.field, f.change].join(" "),
       none: "Nothing was found: no session's prompt has changed before its end.",
     });
+    const byTurns = "What replicas that take turns would have found cached";
     const byModel = table({ columns: models, key: m => String(m.model), none: "No answer has said yet how many prompt tokens were cached." });
     const told = make("span", "faint", "");
     const estimate = make("p", "note", "");
@@ -85,7 +92,7 @@ export default {
         told.textContent = `${whole(looked_at)} prompts compared` + (passed_over ? `, ${whole(passed_over)} passed over while it was busy` : "");
         found.show(rows);
         byModel.show(all.models);
-        estimate.textContent = all.estimate ? `Saved: ${all.estimate}` : "";
+        estimate.textContent = all.estimate ? `${byTurns} is an estimate, and so is what was saved beyond that: ${all.estimate}.` : "";
       } catch (problem) {
         if (problem.status === 404 && isOpen) return root.replaceChildren(make("section", "", make("h2", "", "What breaks prefixes"), lacks));
         error.textContent = `It cannot be asked: ${problem.message}`;
