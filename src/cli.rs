@@ -1,8 +1,10 @@
 //! The command line.
 
 mod explain;
+mod replay;
 
 pub use explain::{Explain, Unexplained};
+pub use replay::{Replay, Unplayed};
 
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -46,4 +48,6 @@ pub enum Command {
     Reference,
     /// Tell why a request went where it went, and what came of it.
     Explain(Explain),
+    /// Make the choices of a journal again, under other settings if asked: what would have gone elsewhere?
+    Replay(Replay),
 }

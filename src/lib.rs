@@ -53,6 +53,10 @@
 //! | which models are there, under which names? | [`api::catalogue`], [`api::model`], `proxy/models.rs` |
 //! | what is told of a request, and to whom? | [`telemetry::decisions`], `proxy/explain.rs`, [`admin`] |
 //! | why was a prompt read again? | [`policy::accounts`] |
+//! | what does the dashboard show, and from where? | [`admin`], `admin/page/`, [`telemetry::history`], [`telemetry::trunks`] |
+//! | which metrics are there, and what must always hold? | `telemetry/metrics.rs`, `deploy/METRICS.md`, [`telemetry::checks`] |
+//! | where does a trace go? | [`telemetry::traces`], `proxy/trace.rs` |
+//! | what is written down of choices, and how are they made again? | [`fleet::steps`], [`telemetry::journal`], [`fleet::replay`] |
 //! | how does one process follow another, and what goes along? | `server/handover/`, [`pack`], [`fleet::state`] |
 //! | who proves to be whom? | `server/tls.rs`, [`fleet::transport`] |
 //! | what does a setting mean? | `config/table.rs`, or `ramjet reference` |

@@ -4,6 +4,7 @@ use clap::Parser;
 use ramjet::cli::{Cli, Command};
 use ramjet::config::{self, Loaded, Sources};
 use ramjet::server;
+use ramjet::telemetry::outlet::LogPipe;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -16,6 +17,13 @@ fn main() -> ExitCode {
         None => configured(&cli),
         Some(Command::Reference) => print(&config::reference()),
         Some(Command::Upgrade) => configured(&cli),
+        Some(Command::Replay(replay)) => match replay.page() {
+            Ok(page) => print(&page),
+            Err(e) => {
+                eprintln!("ramjet: {e}");
+                ExitCode::from(e.code())
+            }
+        },
         Some(Command::Explain(request)) => match request.page(cli.admin.as_deref()) {
             Ok(page) => print(&page),
             Err(e) => {
@@ -91,5 +99,5 @@ fn start_log() {
     }
     // it repeats what the probe says
     log.filter_module("pingora_load_balancing", log::LevelFilter::Error);
-    log.format(line).init();
+    log.format(line).target(env_logger::Target::Pipe(Box::new(LogPipe))).init();
 }

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The version of the layout: of every `record` and of every hand-written [`Pack`] together.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 const MAGIC: &[u8; 8] = b"ramjet\0s";
 /// Before the content: magic, version, checksum.
 const HEAD: usize = MAGIC.len() + size_of::<u32>() + size_of::<u64>();
@@ -146,13 +146,14 @@ impl Pack for String {
     }
 }
 
-impl<T: Pack> Pack for [T; 2] {
+impl<T: Pack, const N: usize> Pack for [T; N] {
     fn pack(&self, out: &mut Vec<u8>) {
         self.iter().for_each(|item| item.pack(out));
     }
 
     fn unpack(from: &mut &[u8]) -> Option<Self> {
-        Some([T::unpack(from)?, T::unpack(from)?])
+        let items: Option<Vec<T>> = (0..N).map(|_| T::unpack(from)).collect();
+        items?.try_into().ok()
     }
 }
 

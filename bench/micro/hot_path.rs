@@ -106,6 +106,7 @@ fn decide(c: &mut Criterion) {
             }
             let bytes = body.len() as u64;
             let prompt = Prompt {
+                request: 1,
                 ends: Ends::default(),
                 chain: &chain,
                 body_bytes: bytes,
@@ -130,6 +131,7 @@ fn record(c: &mut Criterion) {
         let (fleet, router) = fleet(replicas);
         let chain: Arc<[u64]> = (1..=512u64).collect();
         let prompt = Prompt {
+            request: 1,
             ends: Ends::default(),
             chain: &chain,
             body_bytes: 1 << 20,

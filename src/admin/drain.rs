@@ -55,7 +55,7 @@ impl Order {
 }
 
 /// A name without percent signs: those of data-parallel ranks hold a `#`.
-fn decoded(text: &str) -> Option<String> {
+pub(super) fn decoded(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {

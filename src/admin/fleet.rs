@@ -8,14 +8,7 @@ use crate::telemetry::metrics::Metrics;
 /// All replicas, in the order of their ordinals.
 pub(super) fn all(fleet: &Fleet, metrics: &Metrics) -> String {
     document(|o| {
-        o.text(
-            "health",
-            match fleet.health() {
-                FleetHealth::Ok => "ok",
-                FleetHealth::Degraded => "degraded",
-                FleetHealth::Unhealthy => "unhealthy",
-            },
-        );
+        o.text("health", health(fleet));
         o.text("policy", fleet.params().policy.name());
         let (bytes, blocks) = fleet.index_size();
         o.plain("index_bytes", bytes);
@@ -23,6 +16,15 @@ pub(super) fn all(fleet: &Fleet, metrics: &Metrics) -> String {
         o.plain("requests_in_flight", metrics.inflight());
         o.list("replicas", fleet.replicas().iter(), |o, replica| one(o, replica, fleet, metrics));
     })
+}
+
+/// The fleet in one word.
+pub(super) fn health(fleet: &Fleet) -> &'static str {
+    match fleet.health() {
+        FleetHealth::Ok => "ok",
+        FleetHealth::Degraded => "degraded",
+        FleetHealth::Unhealthy => "unhealthy",
+    }
 }
 
 fn one(o: &mut Object<'_>, replica: &Replica, fleet: &Fleet, metrics: &Metrics) {

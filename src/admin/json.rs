@@ -66,6 +66,23 @@ impl Object<'_> {
         }
     }
 
+    /// A list of numbers to the fourth digit after the point, or nulls.
+    pub(super) fn numbers(&mut self, name: &str, values: impl IntoIterator<Item = Option<f64>>) {
+        let out = self.name(name);
+        out.push('[');
+        for (n, value) in values.into_iter().enumerate() {
+            if n > 0 {
+                out.push(',');
+            }
+            // writing to a String cannot fail
+            let _infallible = match value.filter(|v| v.is_finite()) {
+                Some(value) => write!(out, "{}", (value * 1e4).round() / 1e4 + 0.0),
+                None => write!(out, "null"),
+            };
+        }
+        out.push(']');
+    }
+
     /// A list of texts.
     pub(super) fn texts(&mut self, name: &str, texts: &[String]) {
         let out = self.name(name);
@@ -130,11 +147,12 @@ mod tests {
             o.object("no", None::<u8>, |o, n| o.plain("n", n));
             o.list("all", [1, 2], |o, n| o.plain("n", n));
             o.list("nobody", [0; 0], |o, n: i32| o.plain("n", n));
+            o.numbers("line", [Some(1.5), None, Some(f64::NAN), Some(-0.0)]);
         });
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let want = serde_json::json!({
             "a\"\n": "b\\\u{1}ü", "none": null, "n": 7, "x": 0, "y": 1_234.567_9, "inf": null,
-            "inner": { "n": 1 }, "no": null, "all": [{ "n": 1 }, { "n": 2 }], "nobody": [],
+            "inner": { "n": 1 }, "no": null, "all": [{ "n": 1 }, { "n": 2 }], "nobody": [], "line": [1.5, null, null, 0],
         });
         assert_eq!(value, want);
     }

@@ -5,24 +5,31 @@
 
 mod access;
 mod drain;
+mod events;
 mod explain;
 mod fleet;
 mod json;
+mod page;
 mod reload;
+mod series;
+mod watch;
 mod words;
 
 pub use access::Access;
 pub use reload::{Reloads, Report};
+pub use watch::{Setting, Settings};
 
 use crate::engine::speculation::SpeculationGuard;
 use crate::fleet::{Fleet, FleetHealth};
 use crate::telemetry::decisions::{Decisions, Record};
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::recorder::Seen;
 use access::Permit;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use drain::Order;
+use events::Viewers;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, WWW_AUTHENTICATE};
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
@@ -47,17 +54,11 @@ const LAST_CALL: std::time::Duration = std::time::Duration::from_secs(1);
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-const HTML: &str = "text/html; charset=utf-8";
-/// The dashboard: one file, which loads nothing but the API.
-const DASHBOARD: &str = include_str!("page.html");
-/// It may do no more than that.
-const DASHBOARD_MAY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-                             connect-src 'self'; base-uri 'none'; frame-ancestors 'none'";
 /// Decisions that are listed unless somebody asks for another number.
 const LISTED: usize = 50;
 /// What is here, for who lost the way.
-const PLACES: &str =
-    "not found; here are / (dashboard), /metrics, /livez, /readyz, /api/fleet, /api/decisions and /api/explain/ID";
+const PLACES: &str = "not found; here are / (dashboard), /metrics, /livez, /readyz, and below /api/ fleet, decisions, explain/ID, events, \
+     series, prefixes and config";
 
 /// The application behind the admin listener.
 pub struct Admin {
@@ -68,6 +69,9 @@ pub struct Admin {
     access: Arc<ArcSwap<Access>>,
     reloads: Option<Box<dyn Reloads>>,
     guard: Option<SpeculationGuard>,
+    seen: Seen,
+    settings: Option<Settings>,
+    viewers: Viewers,
 }
 
 struct Answer {
@@ -100,7 +104,15 @@ impl Admin {
         draining: Arc<AtomicBool>,
         access: Arc<ArcSwap<Access>>,
     ) -> Self {
-        Admin { fleet, metrics, decisions, draining, access, reloads: None, guard: None }
+        let (reloads, guard, settings) = (None, None, None);
+        let (seen, viewers) = (Seen::default(), Viewers::default());
+        Admin { fleet, metrics, decisions, draining, access, reloads, guard, seen, settings, viewers }
+    }
+
+    /// The same, which shows what was seen and under which settings.
+    #[must_use]
+    pub fn showing(self, seen: Seen, settings: Settings) -> Self {
+        Admin { seen, settings: Some(settings), ..self }
     }
 
     /// The same, where operators may end what `guard` began.
@@ -158,8 +170,10 @@ impl Admin {
             path => match (self.refusal(head), path.strip_prefix("/api/")) {
                 (Some(refusal), _) => refusal,
                 (None, Some(rest)) => self.api(head, rest, is_read),
-                (None, None) if path == "/" && is_read => Answer { status: 200, kind: HTML, body: DASHBOARD.into() },
-                (None, None) => Answer::plain(404, PLACES),
+                (None, None) => match page::file(path) {
+                    Some(file) if is_read => file,
+                    _ => Answer::plain(404, PLACES),
+                },
             },
         }
     }
@@ -209,6 +223,7 @@ impl Admin {
                 Some(record) => Answer::json(explain::one(&record, &self.fleet.replicas())),
                 None => Answer::error(404, "no such request among the last decisions"),
             },
+            (place, "") => self.watched(head, place).unwrap_or_else(|| Answer::error(404, PLACES)),
             _ => Answer::error(404, PLACES),
         }
     }
@@ -218,12 +233,20 @@ impl Admin {
         self.decisions.find(u64::from_str_radix(id, 16).ok().filter(|_| is_id)?)
     }
 
-    async fn serve(&self, session: &mut ServerSession) -> Result<()> {
+    async fn serve(&self, session: &mut ServerSession, closes: &ShutdownWatch) -> Result<()> {
         let head = session.req_header();
         let answer = match head.uri.path() {
             "/api/reload" => self.reload(head).await,
+            "/api/events" => match self.refusal(head) {
+                Some(refusal) => refusal,
+                None => match self.tell(session, closes).await? {
+                    Some(answer) => answer,
+                    None => return Ok(()),
+                },
+            },
             _ => self.answer(head),
         };
+        let head = session.req_header();
         let is_head = head.method == http::Method::HEAD;
         if head.method != http::Method::GET && !is_head {
             // a body may follow, which nobody reads
@@ -236,11 +259,11 @@ impl Admin {
         for (name, value) in FOR_BROWSERS {
             response.insert_header(name, value)?;
         }
-        if answer.kind == HTML {
-            response.insert_header(CONTENT_SECURITY_POLICY, DASHBOARD_MAY)?;
-        }
+        response.insert_header(CONTENT_SECURITY_POLICY, page::MAY)?;
         if answer.status == 401 {
             response.insert_header(WWW_AUTHENTICATE, "Bearer realm=\"ramjet admin\"")?;
+            // a browser asks for a password, which is the token
+            response.append_header(WWW_AUTHENTICATE, "Basic realm=\"ramjet admin\", charset=\"UTF-8\"")?;
         }
         session.write_response_header(Box::new(response)).await?;
         if !is_head {
@@ -287,7 +310,7 @@ impl HttpServerApp for Admin {
         // a client that asked for an end, or whose version knows no other, gets it
         let keep = session.get_keepalive().is_some() && !*shutdown.borrow();
         session.set_keepalive(keep.then_some(KEEPALIVE));
-        self.serve(&mut session).await.ok()?;
+        self.serve(&mut session, shutdown).await.ok()?;
         let keep = HttpPersistentSettings::for_session(&session);
         let stream = session.finish().await.ok().flatten()?;
         Some(ReusedHttpStream::from_reusable_stream(stream, keep))

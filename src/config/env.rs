@@ -31,8 +31,6 @@ enum Act {
     OrNull(&'static str),
     /// It says something of every replica, whoever names the replicas.
     Every(Said),
-    /// It is known, and nothing acts on it yet.
-    Later,
 }
 
 /// What a name says of every replica.
@@ -71,7 +69,7 @@ const NAMES: [(&str, Act); 27] = [
     ("RJ_ROUTE_LONG_PROMPT_BYTES", Act::OrNull("routing.long_prompt.over")),
     (rules::LONG_PROMPT_UPSTREAMS, Act::Every(Said::Lane)),
     ("RJ_ROUTE_LONG_PROMPT_SHORT", Act::Key("routing.long_prompt.short")),
-    ("RJ_ROUTE_JOURNAL", Act::Later),
+    ("RJ_ROUTE_JOURNAL", Act::Key("log.journal")),
     (rules::DP_RANKS, Act::Every(Said::Ranks)),
     ("RJ_UPSTREAM_RANK_PROBE", Act::Switch("health.generation.mode", ["ranks", "off"])),
     ("RJ_UPSTREAM_RANK_PROBE_TIMEOUT_MS", Act::Millis("health.generation.timeout")),
@@ -164,7 +162,6 @@ pub(super) fn document(page: &mut Page) {
             Act::Every(Said::Lane) => {
                 "the replicas with lane: long: names, URLs or places from 0, separated by commas".to_owned()
             }
-            Act::Later => "known, but this version does not act on it".to_owned(),
         };
         page.comment(&format!("  {name:<35} {meaning}"));
     }
@@ -194,7 +191,6 @@ impl Environment {
             Act::Every(said) => self.of_every_replica(said, value)?,
             Act::OrNull(key) if value == "0" => self.layer.put(key, Node { origin, value: Value::Null }),
             Act::OrNull(key) => self.layer.put(key, Node::text(origin, value)),
-            Act::Later => self.warnings.push(format!("{name}: known, but this version does not act on it")),
         }
         Ok(())
     }

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
+use super::clients::Auth;
 use super::kind::{NAME, Scalar};
 use super::reader::Reader;
-use super::table::Auth;
 
 /// What a list of keys may hold.
 const ALLOWED: &str = "lines of `NAME: SHA-256 of the key in 64 hexadecimal digits`, each name once";

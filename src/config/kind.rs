@@ -276,10 +276,10 @@ impl<T: Word> Scalar for Choice<T> {
 
 /// Free text with a rule for its characters.
 pub(super) struct Text {
-    allowed: &'static str,
-    rule: fn(&str) -> bool,
+    pub(super) allowed: &'static str,
+    pub(super) rule: fn(&str) -> bool,
     /// Whether a refused text may be repeated: not where someone may have put a secret by mistake.
-    shown: bool,
+    pub(super) shown: bool,
 }
 
 /// Any text on one line.

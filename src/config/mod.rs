@@ -7,6 +7,7 @@
 //! **Architecture invariant: a `Config` exists only if everything in it has been checked.** Nothing after `load`
 //! validates a setting again, and nothing else in the program reads the environment for one.
 
+mod clients;
 mod env;
 mod found;
 mod guards;
@@ -22,11 +23,13 @@ mod reference;
 mod replicas;
 mod rules;
 mod schema;
+mod shown;
 mod suggest;
 mod table;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod traces;
 mod units;
 mod url;
 mod values;
@@ -36,16 +39,19 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::clients::{Auth, Cors};
 pub use self::found::{Discovery, DnsDiscovery, FileDiscovery};
 pub use self::guards::{Identity, Speculation};
 pub use self::keys::ClientKey;
 pub use self::problem::{Origin, Problem, Problems};
 pub use self::reference::reference;
+pub use self::shown::{Shown, shown};
 pub use self::table::{
-    AdminAccess, Affinity, Auth, Compat, Config, Cors, Errors, Fleet, Generation, Health, Limits, Listen, Log,
-    LongPrompt, Progress, Readiness, Retry, Routing, Server, SingleFlight, SlowStart, Timeouts, Tls,
+    AdminAccess, Affinity, Compat, Config, Errors, Fleet, Generation, Health, Limits, Listen, Log, LongPrompt,
+    Progress, Readiness, Retry, Routing, Server, SingleFlight, SlowStart, Timeouts, Tls,
 };
 pub use self::tls::{BadFile, ServerTls, UpstreamTls};
+pub use self::traces::Traces;
 pub use self::values::{AccessLog, Lane, ListenAddr, Replica, Secret};
 
 use self::node::Node;

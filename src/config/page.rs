@@ -5,9 +5,16 @@
 pub(super) struct Page {
     text: String,
     indent: usize,
+    /// Whether comments and empty lines are left out.
+    is_bare: bool,
 }
 
 impl Page {
+    /// A sheet for keys and values alone.
+    pub(super) fn bare() -> Self {
+        Page { is_bare: true, ..Page::default() }
+    }
+
     /// One line at the present indentation.
     pub(super) fn line(&mut self, line: &str) {
         if !line.is_empty() {
@@ -19,14 +26,15 @@ impl Page {
 
     /// An empty line before a section, unless the section is the first below another.
     pub(super) fn gap(&mut self) {
-        if !self.text.ends_with(":\n") {
+        if !self.is_bare && !self.text.ends_with(":\n") {
             self.line("");
         }
     }
 
     /// One comment; each line of it becomes a comment line.
     pub(super) fn comment(&mut self, text: &str) {
-        for line in text.lines() {
+        let is_bare = self.is_bare;
+        for line in text.lines().filter(|_| !is_bare) {
             self.line(format!("# {line}").trim_end());
         }
     }

@@ -5,12 +5,14 @@ use std::fs;
 use std::mem;
 use std::path::Path;
 
+use nix::unistd::{Group, User};
+
 use super::found::DnsDiscovery;
 use super::guards::Identity;
 use super::kind::Scalar;
 use super::problem::{Origin, Problem, quoted};
 use super::reader::Reader;
-use super::table::{AdminAccess, Config, WrittenReplica};
+use super::table::{AdminAccess, Config, Server, WrittenReplica};
 use super::tls;
 use super::units::Quantity;
 use super::url::{ReplicaUrl, Url};
@@ -40,10 +42,27 @@ pub(super) fn settle(config: &mut Config, every: &EveryReplica, env: &[(String, 
     let discovery = &config.fleet.discovery;
     let may_be_empty = discovery.file.path.is_some() || discovery.dns.name.is_some();
     config.fleet.replicas = fleet(every, env, &config.fleet.identity, may_be_empty, reader);
+    settle_owner(&mut config.server, reader);
     let routing = &config.routing;
     if routing.max_prefix_bytes < routing.block_bytes {
         let allowed = format!("at least routing.block_bytes, which is {}", routing.block_bytes.write());
         reader.report_setting("routing.max_prefix_bytes", routing.max_prefix_bytes.write(), allowed);
+    }
+}
+
+/// Whom a daemon becomes: both are there, and the group is the user's own where none is named, as it would keep root's.
+fn settle_owner(server: &mut Server, reader: &mut Reader) {
+    if let Some(name) = &server.user {
+        match User::from_name(name).ok().flatten() {
+            None => reader.report_setting("server.user", quoted(name), "a user of this system".to_owned()),
+            Some(user) if server.group.is_none() => {
+                server.group = Group::from_gid(user.gid).ok().flatten().map(|group| group.name);
+            }
+            Some(_) => {}
+        }
+    }
+    if let Some(name) = server.group.as_ref().filter(|name| !matches!(Group::from_name(name), Ok(Some(_)))) {
+        reader.report_setting("server.group", quoted(name), "a group of this system".to_owned());
     }
 }
 

@@ -8,11 +8,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::clients::{Auth, Cors};
 use super::found::Discovery;
 use super::guards::{Identity, Speculation};
 use super::kind::{
     AnyAddr, ENV_NAME, FilePath, HEADER_NAME, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr,
-    WEB_ORIGIN, bytes, choice, count, nested, number, span,
+    bytes, choice, count, nested, number, span,
 };
 use super::map::Names;
 use super::node::Node;
@@ -21,6 +22,7 @@ use super::reader::Reader;
 use super::replicas::Replicas;
 use super::rules::MOST_RANKS;
 use super::schema::{Kind, Section, settings};
+use super::traces::Traces;
 use super::url::{ReplicaUrl, Url};
 use super::values::{AccessLog, Lane, ListenAddr, Replica};
 use crate::types::{Basis, FlightMode, PolicyKind, Priority, ProbeMode, ShortPrompts, WatchMode};
@@ -79,6 +81,8 @@ settings! {
         admin: AdminAccess = AdminAccess::default(), nested();
         /// What is written to the log.
         log: Log = Log::default(), nested();
+        /// OpenTelemetry traces, sent to a collector over OTLP/HTTP in JSON.
+        traces: Traces = Traces::default(), nested();
     }
 
     /// The token of the admin API, sent as a bearer token.
@@ -313,7 +317,8 @@ settings! {
         /// From the opening of a client's connection to the end of its first request's head; on HTTP/2 also from the
         /// first byte of any other head to its last.
         client_header: Duration = secs(30), span(ms(1)..=hours(1));
-        /// Silence between two pieces of a request's body.
+        /// Silence between two pieces of a request's body. Where ramjet reads the body, also the time after which it must
+        /// have come at 500 bytes a second on average.
         client_body: Duration = secs(60), span(ms(1)..=hours(1));
         /// How long a client may leave its answer unread when the buffers between are full, for each 64 KiB of it. Then
         /// the connection is closed and the engine free.
@@ -374,21 +379,6 @@ settings! {
         context_margin: u32 = 16_384, count(0..=u32::MAX);
     }
 
-    /// Keys of clients.
-    pub struct Auth {
-        /// The environment variable that holds the lines.
-        keys_env: Option<String> = None, OrNull(ENV_NAME);
-        /// The file that holds the lines.
-        keys_file: Option<PathBuf> = None, OrNull(FilePath);
-    }
-
-    /// Cross-origin requests.
-    pub struct Cors {
-        /// Origins that ramjet answers itself: preflights without a key, and the header fields of every answer. Empty:
-        /// that is the engines' business and passes through.
-        origins: Vec<String> = Vec::new(), ListOf { min: 0, item: WEB_ORIGIN };
-    }
-
     /// The process.
     pub struct Server {
         /// Threads for requests. Null: one for each core.
@@ -404,9 +394,9 @@ settings! {
         grace: Duration = secs(5), span(ms(0)..=hours(1));
         /// After that, how long running requests may take to finish.
         drain_limit: Duration = mins(30), span(ms(0)..=hours(24));
-        /// The user that a daemon becomes.
+        /// The user that a daemon (`-d`) becomes.
         user: Option<String> = None, OrNull(LINE);
-        /// The group that a daemon becomes.
+        /// The group that a daemon becomes. Null: its user's own.
         group: Option<String> = None, OrNull(LINE);
     }
 
@@ -414,5 +404,7 @@ settings! {
     pub struct Log {
         /// One line for each request.
         access: AccessLog = AccessLog::Json, choice();
+        /// The file that gets a line for each step of a choice, to make them again with `ramjet replay`; null: none. No text.
+        journal: Option<PathBuf> = None, OrNull(FilePath);
     }
 }

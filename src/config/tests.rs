@@ -92,7 +92,7 @@ routing:
   session_headers: [X-Chat_Id]
 retry: {{ attempts: 1, replay_lost: false }}
 timeouts: {{ connect: 250ms, first_byte: 1h }}
-server: {{ threads: 8, user: ramjet, group: null }}
+server: {{ threads: 8, user: daemon, group: null }}
 health:
 log: {{ access: off }}
 "#,
@@ -117,7 +117,7 @@ log: {{ access: off }}
     assert_eq!(config.routing.single_flight, flight);
     assert_eq!(config.routing.session_headers, ["X-Chat_Id"]);
     assert_eq!(config.timeouts.connect, Duration::from_millis(250));
-    assert_eq!((config.server.threads, config.server.group), (Some(8), None));
+    assert_eq!((config.server.threads, config.server.group.as_deref()), (Some(8), Some("daemon")));
     assert_eq!(config.log.access, AccessLog::Off);
 }
 
@@ -165,7 +165,7 @@ conf.yaml:7: fleet.replicas[1].url: found "ftp://b:8000" (no http:// or https://
 conf.yaml:7: fleet.replicas[1].name: found "gpu-a" again; allowed: a name of its own (fleet.replicas[0].name has this one)
 conf.yaml:8: fleet.replicas[2].name: found "gpu-a" again; allowed: a name of its own (fleet.replicas[0].name has this one)
 conf.yaml:8: fleet.replicas[2].url: found "http://a:8000" again; allowed: a URL of its own (fleet.replicas[0].url has this one)
-conf.yaml:9: fleet.replicas[3].url: found a URL that is not shown (it has user information); allowed: http[s]://HOST[:PORT][/PREFIX]
+conf.yaml:9: fleet.replicas[3].url: found "http://…@c:8000" (it has user information); allowed: http[s]://HOST[:PORT][/PREFIX]
 conf.yaml:10: fleet.replicas[4].name: found "no url"; allowed: up to 128 letters, digits and . _ - : [ ], or null
 conf.yaml:10: fleet.replicas[4]: found no url; allowed: a url: http[s]://HOST[:PORT][/PREFIX]
 conf.yaml:11: fleet.replicas[5].api_key_env: found UNSET_KEY, which is not set; allowed: the name of a variable that holds one line of visible ASCII characters
@@ -186,7 +186,7 @@ conf.yaml:30: timeouts.first_byte: found null; allowed: a duration (250ms, 10s, 
 conf.yaml:31: limits.body: found "2GiB"; allowed: a size (64KiB, 2MiB, 1GiB, 1MB, or plain bytes) from 1KiB to 1GiB
 conf.yaml:32: found an anchor, an alias or a tag; allowed: the value itself, written out
 conf.yaml:33: found an anchor, an alias or a tag; allowed: the value itself, written out
-conf.yaml:34: colour: found an unknown key; allowed: listen, fleet, routing, health, retry, timeouts, limits, compat, auth, cors, server, admin, log
+conf.yaml:34: colour: found an unknown key; allowed: listen, fleet, routing, health, retry, timeouts, limits, compat, auth, cors, server, admin, log, traces
 MD_HOST: found a name that nothing reads; allowed: no MD_* and no DS4_* name
 RJ_ROUTE_ALPHA: routing.affinity.alpha: found "5000"; allowed: a number from 0 to 1000
 "#;

@@ -95,14 +95,33 @@ impl Scalar for ReplicaUrl {
         format!("{scheme}://{}{}", url.authority(), url.prefix)
     }
 
-    /// User information and queries may hold secrets, so a URL that has any is not repeated.
+    /// User information and queries may hold secrets, so only what cannot is repeated.
     fn found(&self, text: &str) -> String {
-        let shown = if text.contains(['@', '?', '#']) { "a URL that is not shown".to_owned() } else { quoted(text) };
+        let shown = match text.contains(['@', '?', '#']) {
+            true => harmless(text).unwrap_or_else(|| "a URL that is not shown".to_owned()),
+            false => quoted(text),
+        };
         match Url::parse(text) {
             Ok(_) => shown,
             Err(reason) => format!("{shown} ({reason})"),
         }
     }
+}
+
+/// A URL's host and port, where it is beyond doubt that they are not part of a secret: they stand at the end, after user
+/// information or before a query. `None` where that is not so.
+fn harmless(text: &str) -> Option<String> {
+    let (scheme, rest) = text.split_once("://")?;
+    let (before, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
+    let (user, address) = match before.rsplit_once('@') {
+        // a slash in what stands before `@` may belong to a path or to a password
+        Some((user, address)) if !user.contains('/') => (user, address),
+        Some(_) => return None,
+        None => ("", before),
+    };
+    let url = Url::parse(&format!("{scheme}://{address}")).ok().filter(|_| !query.contains('@'))?;
+    let (user, query) = (if user.is_empty() { "" } else { "…@" }, if query.is_empty() { "" } else { "?…" });
+    Some(quoted(&format!("{scheme}://{user}{}{}{query}", url.authority(), url.prefix)))
 }
 
 #[cfg(test)]
@@ -156,8 +175,32 @@ mod tests {
 
     #[test]
     fn what_may_hold_a_secret_is_not_repeated() {
-        for text in ["http://user:hunter2@a", "http://a/?token=hunter2", "ftp://hunter2@a#hunter2"] {
-            assert!(!ReplicaUrl.found(text).contains("hunter2"), "{text}");
+        for text in [
+            "http://user:hunter2@a",
+            "http://user:hun@ter2@a",
+            "http://user:x@hunter2/y@a",
+            "http://user:hunter2/y@a",
+            "http://user:hunter2?y@a",
+            "http://user:hunter2#@a",
+            "http://a/?token=hunter2",
+            "http://a/?u=me@hunter2",
+            "http://a/#hunter2",
+            "ftp://hunter2@a#hunter2",
+            "hunter2@a",
+        ] {
+            let found = ReplicaUrl.found(text);
+            assert!(!found.contains("hunter2") && !found.contains("ter2@"), "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_refused_url_is_recognised_without_its_secret() {
+        for (text, shown) in [
+            ("http://user:hunter2@box-1:8000/v1", "http://…@box-1:8000"),
+            ("https://box-1/m/?token=hunter2", "https://box-1:443/m?…"),
+        ] {
+            let found = ReplicaUrl.found(text);
+            assert!(found.contains(shown), "{found}");
         }
     }
 }

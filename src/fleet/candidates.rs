@@ -6,9 +6,11 @@
 
 use super::replica::Replica;
 use super::selection::RouteKey;
+use super::steps::{Told, is_noting, note_pool};
 use super::{Fleet, Tuning};
 use crate::policy::cost::Prospect;
 use crate::policy::estimate::Prior;
+use crate::policy::hint::rendezvous;
 use crate::policy::room::Room;
 use crate::policy::select::{Candidate, Decision};
 use crate::policy::{flight, hint, lane, slow_start};
@@ -21,6 +23,9 @@ use std::sync::Arc;
 
 /// Candidates; those of small fleets need no heap.
 pub(super) type Pool = SmallVec<[Candidate; 8]>;
+
+/// The shares of those that came back lately, by place.
+pub(super) type Back = SmallVec<[(usize, f64); 8]>;
 
 /// A value for each slot.
 type BySlot = SmallVec<[u32; 64]>;
@@ -62,17 +67,27 @@ impl Overlaps<'_> {
         }
     }
 
+    /// What a replica is like at `now`, its health aside.
     fn candidate(&self, r: &Replica, now: f64) -> Candidate {
         let (id, overlap) = (r.id, self.all[r.id.index()]);
         Candidate {
             id,
-            healthy: r.takes_requests(),
+            healthy: true,
             overlap,
             tail: self.tail(id, overlap),
             confirmed: self.confirmed[id.index()],
             load: r.load(),
             prospect: Prospect { room: self.room(id, overlap), ..r.prospect(now) },
         }
+    }
+}
+
+/// Makes those that came back lately as busy as they should look.
+pub(super) fn ease(candidates: &mut Pool, back: Back) {
+    if !back.is_empty() {
+        let mut shares: SmallVec<[f64; 8]> = smallvec::smallvec![1.0; candidates.len()];
+        back.into_iter().for_each(|(place, share)| shares[place] = share);
+        slow_start::ease(candidates, &shares);
     }
 }
 
@@ -84,18 +99,29 @@ impl Fleet {
         key: &RouteKey<'_>,
         chain: &[u64],
     ) -> Option<Decision> {
-        let (request, candidates) = (key.request, self.candidates(pool, key, chain));
+        let candidates = self.candidates(pool, key, chain);
+        let replicas = self.replicas();
+        self.rank(key, &candidates, |key, id| rendezvous(key, replicas.at(id).map_or(0, |r| r.name_hash)))
+    }
+
+    /// The same among candidates; `weight` is that of a replica for a session that has no home.
+    pub(super) fn rank(
+        &self,
+        key: &RouteKey<'_>,
+        candidates: &[Candidate],
+        weight: impl Fn(u64, ReplicaId) -> u64,
+    ) -> Option<Decision> {
+        let request = key.request;
         let tuning = self.tuning.load();
         let Tuning { params, rules } = &**tuning;
         let replicas = self.replicas();
         let in_lane = |id| replicas.at(id).is_some_and(|r| r.spec.role.in_lane);
         let lane = rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
         let session = key.session.map(|session| (session, self.hints.home(session.key)));
-        let named = |id| replicas.at(id).map_or(0, |r| r.name_hash);
-        lane::choose(request, &candidates, params, lane, |group| {
+        lane::choose(request, candidates, params, lane, |group| {
             let decision = flight::choose(request, group, params)?;
             Some(match session {
-                Some(hint) => hint::weigh(decision, hint, (request, group), params, named),
+                Some(hint) => hint::weigh(decision, hint, (request, group), params, &weight),
                 None => decision,
             })
         })
@@ -108,31 +134,46 @@ impl Fleet {
         key: &RouteKey<'_>,
         chain: &[u64],
     ) -> Pool {
-        let residency = self.residency.read();
-        let overlaps = self.overlaps(&residency, key, chain);
         let now = self.clock.now();
         let window = self.tuning.load().rules.slow_start.as_secs_f64() * 1000.0;
         let fits = self.fits.load();
         let fitting = fits.of_model(key.model);
-        let mut candidates = Pool::with_capacity(pool.len());
-        // the shares of those that came back lately, by place: most have all of theirs
-        let mut back: SmallVec<[(usize, f64); 8]> = SmallVec::new();
-        for replica in pool.filter(|r| fitting.has(r.id) && !r.is_barred()) {
-            let share = slow_start::share(replica.age(now), window);
+        let may_come = pool.filter(|r| fitting.has(r.id) && !r.is_barred());
+        let share = |r: &Replica| slow_start::share(r.age(now), window);
+        let (mut candidates, back) = self.look(may_come.map(|r| (&**r, r.takes_requests(), share(r))), key, chain, now);
+        self.extend_trials(&mut candidates);
+        if is_noting() {
+            let share = |place: usize| back.iter().find(|(at, _)| *at == place).map_or(1.0, |(_, share)| *share);
+            let told = |(place, c): (usize, &Candidate)| Told { id: c.id, healthy: c.healthy, share: share(place) };
+            note_pool(candidates.iter().enumerate().map(told));
+        }
+        ease(&mut candidates, back);
+        candidates
+    }
+
+    /// What each of these is like at `now`, being told whether it takes requests and its share; and the shares of those
+    /// that came back lately, by place.
+    pub(super) fn look<'a>(
+        &self,
+        pool: impl Iterator<Item = (&'a Replica, bool, f64)>,
+        key: &RouteKey<'_>,
+        chain: &[u64],
+        now: f64,
+    ) -> (Pool, Back) {
+        let residency = self.residency.read();
+        let overlaps = self.overlaps(&residency, key, chain);
+        let mut candidates = Pool::with_capacity(pool.size_hint().1.unwrap_or(0));
+        // most have all of theirs
+        let mut back = Back::new();
+        for (replica, healthy, share) in pool {
             if share < 1.0 {
                 back.push((candidates.len(), share));
             }
-            candidates.push(overlaps.candidate(replica, now));
+            candidates.push(Candidate { healthy, ..overlaps.candidate(replica, now) });
         }
         let prior = Prior::of(candidates.iter().map(|c| c.prospect.rates));
         candidates.iter_mut().for_each(|c| c.prospect.rates = c.prospect.rates.with(prior));
-        self.extend_trials(&mut candidates);
-        if !back.is_empty() {
-            let mut shares: SmallVec<[f64; 8]> = smallvec::smallvec![1.0; candidates.len()];
-            back.into_iter().for_each(|(place, share)| shares[place] = share);
-            slow_start::ease(&mut candidates, &shares);
-        }
-        candidates
+        (candidates, back)
     }
 
     fn overlaps<'a>(&self, residency: &'a Residency, key: &RouteKey<'_>, chain: &[u64]) -> Overlaps<'a> {

@@ -3,6 +3,7 @@
 
 use super::Fleet;
 use super::landing::Landing;
+use super::steps::{Change, Hold, note};
 use crate::policy::hint::Hint;
 use crate::prefix::residency::{Belief, Claim, Served, Size};
 use crate::prefix::turns::Turn;
@@ -28,6 +29,8 @@ pub struct ClaimGuard {
     session: Option<Hint>,
     /// The session that came home, and the tokens of its prompt before.
     returned: Option<(Hint, f64)>,
+    /// Whose it is.
+    request: u64,
 }
 
 /// The least share of the prompt before that the index must not know, and so many tokens, to tell what a home is worth.
@@ -49,13 +52,14 @@ impl ClaimGuard {
             is_new: true,
             session: None,
             returned: None,
+            request: 0,
         }
     }
 
-    /// Remembers this replica as the home of `session`, once the prompt is read.
+    /// The same for this request of this session, which finds its home here once the prompt is read.
     #[must_use]
-    pub fn of_session(mut self, session: Option<Hint>) -> Self {
-        self.session = session;
+    pub fn of(mut self, request: u64, session: Option<Hint>) -> Self {
+        (self.request, self.session) = (request, session);
         self
     }
 
@@ -75,6 +79,8 @@ impl ClaimGuard {
 
     /// The engine has generated: the prompt is held.
     pub fn confirm(&mut self) {
+        let _step = self.fleet.step();
+        note(|| Change::Claim(self.request, Hold::Held));
         if let Some(session) = self.session.take() {
             let before = self.fleet.hints.remember(session.key, self.replica, self.size.prompt);
             let before = before.filter(|last| last.replica == self.replica);
@@ -91,6 +97,8 @@ impl ClaimGuard {
 
     /// Its answer told how many tokens came from the cache; see [`Fleet::report`].
     pub fn served(&self, served: Served) {
+        let _step = self.fleet.step();
+        note(|| Change::Claim(self.request, Hold::Served(served)));
         self.fleet.report(self.replica, &self.belief, served);
         let Some((session, before)) = self.returned else { return };
         let (held, _) = self.belief.tokens();
@@ -102,6 +110,8 @@ impl ClaimGuard {
 
     /// It was answered; prompt and answer had so many tokens.
     pub fn answered(&mut self, prompt: f64, output: f64) {
+        let _step = self.fleet.step();
+        note(|| Change::Claim(self.request, Hold::Answered(prompt, output)));
         self.generated = output;
         self.note(prompt, output);
     }
@@ -115,6 +125,8 @@ impl ClaimGuard {
 
 impl Drop for ClaimGuard {
     fn drop(&mut self) {
+        let _step = self.fleet.step();
+        note(|| Change::Claim(self.request, Hold::Left));
         if let Some(claim) = self.claim.take() {
             self.fleet.residency.write().withdraw(claim);
             self.fleet.landings.land(claim.number(), Landing::Failed);

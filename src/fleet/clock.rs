@@ -1,6 +1,7 @@
 //! The fleet's clock: milliseconds since its beginning, for what policy needs of time. One that is set by hand lets a
 //! fleet live in virtual time: a simulation, or decisions that are made again from a journal.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -24,6 +25,16 @@ enum Source {
     Manual(Arc<AtomicU64>),
 }
 
+thread_local! {
+    /// What every clock that goes by itself shows on this thread, while it is held.
+    static HELD: Cell<Option<f64>> = const { Cell::new(None) };
+}
+
+/// Holds the clocks of this thread at a time, or lets them go on.
+pub(super) fn hold(at: Option<f64>) {
+    HELD.set(at);
+}
+
 impl Clock {
     /// A clock that stands at 0 until it is set by its hand.
     pub fn manual() -> (Self, Hand) {
@@ -34,7 +45,7 @@ impl Clock {
     /// Milliseconds since the clock's beginning.
     pub fn now(&self) -> f64 {
         match &self.0 {
-            Source::Real { since, then } => then + since.elapsed().as_secs_f64() * 1000.0,
+            Source::Real { since, then } => HELD.get().unwrap_or_else(|| then + since.elapsed().as_secs_f64() * 1000.0),
             Source::Manual(time) => f64::from_bits(time.load(Relaxed)),
         }
     }

@@ -3,7 +3,7 @@
 use super::Fleet;
 use super::clock::{time_bits, time_of};
 use super::replica::Replica;
-use crate::policy::errors::{Ended, ErrorLimits};
+use crate::policy::errors::{Ended, ErrorLimits, Errors};
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::types::ReplicaId;
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,6 +40,17 @@ impl Fleet {
             rule.fences
         };
         replica.revise(now, |standing| standing.errors.on(ended, began, now, rule.limits, may_fence));
+    }
+
+    /// Without a rule for failed requests nobody is fenced or on trial for any: nothing would end that.
+    pub(super) fn forgive(&self) {
+        if self.tuning.load().rules.errors.is_some() {
+            return;
+        }
+        let now = self.clock().now();
+        for replica in self.replicas().iter() {
+            replica.revise(now, |standing| standing.errors = Errors::default());
+        }
     }
 
     /// Requests have shown that nothing is generated at a replica; whether it is fenced for that now.
@@ -135,6 +146,15 @@ mod tests {
         let unready = Observation::Failed(FenceReason::Status);
         fleet.replicas()[0].observe(unready, Thresholds { failures: 1, successes: 1 }, 0.0);
         assert!(fleet.fails_open(), "nobody else is asked for m1");
+    }
+
+    #[test]
+    fn without_the_rule_that_fenced_it_a_replica_is_free() {
+        let fleet = fleet(&["m", "m"]);
+        fail(&fleet, 0);
+        assert_eq!(fleet.replicas()[0].state(), State::Fenced(FenceReason::Errors));
+        fleet.tune(fleet.params(), Rules::default());
+        assert_eq!(fleet.replicas()[0].state(), State::Healthy);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 use super::Fleet;
 use super::replica::{Replica, ReplicaSpec};
+use super::steps::{Change as Noted, Seat, note};
 use crate::policy::select::Decision;
 use crate::types::ReplicaId;
 use smallvec::SmallVec;
@@ -181,16 +182,33 @@ impl Fleet {
         }
         self.members.store(Arc::new(Members::new(before.replicas.clone(), slots)));
         for id in free {
+            let _step = self.step();
+            note(|| Noted::Vacated(id));
             self.residency.write().vacate(id);
             self.hints.forget(id);
             self.pins.forget(id);
         }
     }
 
+    /// Puts a member into a slot, or empties it.
+    pub(super) fn sit(&self, id: ReplicaId, replica: Option<Arc<Replica>>) {
+        let mut slots = self.members.load().slots.clone();
+        if slots.len() <= id.index() {
+            slots.resize(id.index() + 1, None);
+        }
+        slots[id.index()] = replica;
+        self.members.store(Arc::new(Members::new(slots.iter().flatten().cloned().collect(), slots)));
+    }
+
     /// Tells of every change of the members.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
+}
+
+/// What choices know a replica by.
+fn seat(replica: &Replica) -> Seat {
+    Seat { in_lane: replica.spec.role.in_lane }
 }
 
 /// Whether the table of slots alone holds a replica that has left.
@@ -215,6 +233,8 @@ impl Draft<'_> {
                 }
                 self.fleet.greet(&replica);
                 self.told.push(id);
+                let _step = self.fleet.step();
+                note(|| Noted::Seated(id, seat(&replica)));
                 Arc::new(replica)
             }
         };
@@ -249,7 +269,10 @@ impl Draft<'_> {
             self.moved.push(known.id);
         }
         self.told.push(known.id);
-        Arc::new(known.successor(spec, address, self.now).numbered(self.fleet.number()))
+        let successor = known.successor(spec, address, self.now).numbered(self.fleet.number());
+        let _step = self.fleet.step();
+        note(|| Noted::Reseated(known.id, seat(&successor)));
+        Arc::new(successor)
     }
 
     fn free_slot(&mut self) -> Option<ReplicaId> {

@@ -10,10 +10,12 @@
 //!    replica's *standing*. Its *address*. The *gate*, where there are limits: what is in flight and who waits. For a few
 //!    words each.
 //!
-//! Before all of them, and apart from requests: *changing*, held while the members change.
+//! Before all of them the order of *steps*, where somebody writes them down. Before that, and apart from requests:
+//! *changing*, held while the members change.
 //!
 //! Counters are atomics: they only ever add up what guards hold, and every guard gives back in `Drop`.
 
+mod booking;
 pub mod candidates;
 pub mod claim;
 pub mod clock;
@@ -24,10 +26,12 @@ pub mod gate;
 pub mod guards;
 pub mod hints;
 pub mod landing;
+mod look;
 pub mod members;
 pub mod models;
 pub mod pins;
 mod progress;
+pub mod replay;
 pub mod replica;
 pub mod reservation;
 pub mod router;
@@ -37,6 +41,7 @@ pub mod setbacks;
 pub mod sources;
 pub mod spec;
 pub mod state;
+pub mod steps;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tiers;
@@ -66,8 +71,10 @@ use setbacks::Setbacks;
 use sources::Sources;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
+use steps::{Change, Ruled, Stage, Steps, note};
 use tokio::sync::watch;
 use welcome::Welcome;
 
@@ -95,6 +102,7 @@ pub struct Fleet {
     setbacks: Setbacks,
     clock: Clock,
     tuning: ArcSwap<Tuning>,
+    steps: Steps,
     /// Held while a passive signal decides whether to fence.
     fencing: Mutex<()>,
     /// Whether another process has taken over.
@@ -149,6 +157,7 @@ impl Fleet {
             setbacks: Setbacks::default(),
             clock: Clock::default(),
             tuning: ArcSwap::from_pointee(Tuning { params, rules: Rules::default() }),
+            steps: Steps::default(),
             fencing: Mutex::new(()),
             retired: watch::Sender::new(false),
         };
@@ -171,7 +180,25 @@ impl Fleet {
 
     /// Chooses by `params` and `rules` from now on.
     pub fn tune(&self, params: Params, rules: Rules) {
+        let _step = self.step();
         self.tuning.store(Arc::new(Tuning { params, rules }));
+        self.note_rules();
+        self.forgive();
+    }
+
+    fn note_rules(&self) {
+        let tuning = self.tuning.load();
+        note(|| Change::Ruled(Box::new(Ruled { params: tuning.params, lane: tuning.rules.lane })));
+    }
+
+    /// Tells `out` of every step from now on, before anybody is a member; steps that do not fit are counted in `lost`.
+    /// The prefix index may use `index_bytes`.
+    pub fn tell(&self, out: SyncSender<Stage>, lost: Arc<AtomicU64>, index_bytes: usize) {
+        if self.steps.tell(out, lost) {
+            let _step = self.step();
+            self.note_rules();
+            note(|| Change::Allowed(index_bytes as u64));
+        }
     }
 
     /// All replicas, in the order of their slots, as they are at the moment; not to be held across an await.
@@ -263,16 +290,22 @@ impl Fleet {
 
     /// Lets the prefix index use `bytes`; whether it may: it does not shrink.
     pub fn allow_index(&self, bytes: usize) -> bool {
+        let _step = self.step();
+        note(|| Change::Allowed(bytes as u64));
         self.residency.write().allow(bytes)
     }
 
     /// An engine has told how many tokens its cache holds.
     pub fn learn_capacity(&self, id: ReplicaId, tokens: u32) {
+        let _step = self.step();
+        note(|| Change::Capacity(id, tokens));
         self.residency.write().set_capacity(id, f64::from(tokens));
     }
 
     /// A replica has restarted: what it held is gone.
     pub fn forget(&self, id: ReplicaId) {
+        let _step = self.step();
+        note(|| Change::Forgot(id));
         self.residency.write().forget(id);
         self.hints.forget(id);
         if let Some(replica) = self.replica(id) {

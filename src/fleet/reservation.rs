@@ -3,6 +3,7 @@
 use super::clock::Clock;
 use super::gate::Permit;
 use super::replica::Replica;
+use super::steps::{self, Change, Seen, Steps, note};
 use crate::policy::backlog::Ticket;
 use crate::policy::progress::Expected;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub struct Reservation {
     began: f64,
     /// Whether it is one of the few that a replica gets on trial.
     is_trial: bool,
+    /// Who is told what becomes of it, and whose it is.
+    told: Option<(Steps, u64)>,
 }
 
 /// What is reserved.
@@ -80,7 +83,21 @@ impl Reservation {
             }
             ticket
         };
-        Reservation { replica, units, ticket, clock, read: None, permit: None, began, is_trial }
+        Reservation { replica, units, ticket, clock, read: None, permit: None, began, is_trial, told: None }
+    }
+
+    /// The same, for this request; what becomes of it are steps.
+    #[must_use]
+    pub(super) fn telling(mut self, steps: &Steps, request: u64) -> Self {
+        self.told = Some((steps.clone(), request));
+        self
+    }
+
+    /// This has become of it.
+    fn note(&self, what: steps::Share) {
+        if let Some((_, request)) = self.told {
+            note(|| Change::Reserved(request, what));
+        }
     }
 
     /// The same, with its room.
@@ -107,6 +124,8 @@ impl Reservation {
 
     /// The prompt is read: the next one's turn begins, and what is left to do here is decoding.
     pub fn first_token(&mut self) {
+        let _step = self.told.as_ref().map(|(steps, _)| steps.begin(&self.clock));
+        self.note(steps::Share::Read);
         let (now, heard) = (self.clock.now(), self.replica.heard());
         let work = &mut *self.replica.work.lock();
         work.watch.heard_by(heard);
@@ -120,6 +139,8 @@ impl Reservation {
 
     /// The answer turned out to be one whose first token cannot be seen.
     pub fn shows_no_token(&mut self) {
+        let _step = self.told.as_ref().map(|(steps, _)| steps.begin(&self.clock));
+        self.note(steps::Share::Silent);
         let work = &mut *self.replica.work.lock();
         work.backlog.shows_no_token(self.ticket);
         work.watch.shows_no_token(self.ticket);
@@ -127,6 +148,8 @@ impl Reservation {
 
     /// All of its answer is generated, though not passed on yet: nobody waits for it any more.
     pub fn is_done(&mut self) {
+        let _step = self.told.as_ref().map(|(steps, _)| steps.begin(&self.clock));
+        self.note(steps::Share::Done);
         self.replica.work.lock().backlog.end(self.ticket, self.clock.now());
     }
 
@@ -137,6 +160,8 @@ impl Reservation {
 
     /// Only one unit is left to do.
     pub fn shrink(&mut self) {
+        let _step = self.told.as_ref().map(|(steps, _)| steps.begin(&self.clock));
+        self.note(steps::Share::Shrunk);
         let surplus = self.units.saturating_sub(1);
         self.replica.load.fetch_sub(surplus, Relaxed);
         self.units -= surplus;
@@ -146,10 +171,11 @@ impl Reservation {
     #[expect(clippy::cast_precision_loss, reason = "tokens of a request and sequences of a batch fit a float")]
     pub fn learn(&mut self, reported: Reported) {
         let Some(read) = self.read.take() else { return };
-        let now = self.clock.now();
+        let _step = self.told.as_ref().map(|(steps, _)| steps.begin(&self.clock));
+        let (now, mut seen) = (self.clock.now(), Seen::default());
         let work = &mut *self.replica.work.lock();
         if let Some(cached) = reported.cached {
-            work.rates.observe_prefill(reported.prompt.saturating_sub(cached) as f64, cached as f64, read.took_ms);
+            seen.prefill = Some((reported.prompt.saturating_sub(cached) as f64, cached as f64, read.took_ms));
         }
         if let Some(tokens) = reported.output.filter(|t| *t >= 8) {
             // what others' prompts took meanwhile did not go into these tokens
@@ -158,14 +184,20 @@ impl Reservation {
             let between = (read.decoding + work.backlog.decoding()).div_ceil(2);
             // where prompts were being read most of the time, what is left says nothing: they share the engine's steps
             if stalled <= took / 2.0 {
-                work.rates.observe_step(between.max(1) as f64, (took - stalled) / (tokens - 1) as f64);
+                seen.step = Some((between.max(1) as f64, (took - stalled) / (tokens - 1) as f64));
             }
+        }
+        seen.teach(&mut work.rates);
+        if self.told.is_some() {
+            note(|| Change::Rates(self.replica.id, seen));
         }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        let _step = self.told.as_ref().map(|(steps, _)| steps.begin(&self.clock));
+        self.note(steps::Share::Freed);
         self.replica.load.fetch_sub(self.units, Relaxed);
         let was_last = self.replica.inflight.fetch_sub(1, Relaxed) == 1;
         if self.is_trial {

@@ -5,16 +5,15 @@ use super::claim::ClaimGuard;
 use super::gate::{Entry, Gate, Limits, Permit, Standing, Waiting, Wanted};
 use super::landing::Leader;
 use super::pins::put_first;
-use super::reservation::{Reservation, Share};
+use super::reservation::Reservation;
 use super::selection::{CacheAware, RouteKey, encode, offer_chain, take_decision};
-use crate::policy::cost::Tokens;
+use super::steps::{Change, Full, note, note_choice};
 use crate::policy::flight::hold_ms;
 use crate::policy::hint::Hint;
 use crate::policy::queue::{Line, pass_over};
 use crate::policy::select::{Decision, Ranked, RouteRequest};
 use crate::prefix::fingerprint::Ends;
-use crate::prefix::residency::Size;
-use crate::types::{FlightMode, Priority, ReplicaId};
+use crate::types::{Priority, ReplicaId};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use pingora_load_balancing::LoadBalancer;
@@ -43,6 +42,8 @@ pub struct Router {
 /// A prompt to place.
 #[derive(Clone, Copy, Debug)]
 pub struct Prompt<'a> {
+    /// The request's number: it tells its steps from those of others.
+    pub request: u64,
     /// Its fingerprints; empty when there is nothing to go by.
     pub chain: &'a Arc<[u64]>,
     /// Where its turns end.
@@ -152,6 +153,7 @@ impl Router {
     /// # Errors
     /// There is no candidate, or none that has room.
     pub fn place_as(&self, prompt: Prompt<'_>, patience_ms: f64, asking: Asking) -> Result<Placed, Unplaced> {
+        let _step = self.fleet.step();
         let (previous, session) = (prompt.ends.previous, prompt.session);
         // a prompt without fingerprints may not have been read
         let bytes = if prompt.chain.is_empty() { prompt.body_bytes } else { prompt.prompt_bytes };
@@ -172,14 +174,15 @@ impl Router {
             Some(replica) => put_first(&mut decision, replica),
             None => self.fleet.spare(&mut decision, prompt.ends),
         }
-        let permit = self.admit(&mut decision, prompt.pinned, asking)?;
+        let (full, permit) = self.admit(&mut decision, prompt.pinned, asking)?;
         let first = *decision.ranked.first().ok_or(Unplaced::Nowhere)?;
-        let reservation = self.reserve(first, prompt).ok_or(Unplaced::Nowhere)?.within(permit);
+        let reservation = self.fleet.reserve(first, prompt).ok_or(Unplaced::Nowhere)?.within(permit);
         let next = match self.leader(&decision, prompt, patience_ms) {
             Some((leader, at_most)) => Next::Wait(leader, at_most),
-            None if prompt.chain.is_empty() => Next::Go(self.claim(first.id, prompt)),
-            None => Next::Go(self.claim_of(first.id, prompt, request.tokens)),
+            None => Next::Go(self.fleet.claim_first(first.id, prompt, request.tokens)),
         };
+        let waits = matches!(next, Next::Wait(..));
+        note_choice(prompt, &decision, (request.salt, request.tokens.prompt), (&full, waits));
         Ok(Placed { decision, reservation, next })
     }
 
@@ -189,13 +192,14 @@ impl Router {
         decision: &mut Decision,
         pinned: Option<ReplicaId>,
         asking: Asking,
-    ) -> Result<Option<Permit>, Unplaced> {
+    ) -> Result<(Full, Option<Permit>), Unplaced> {
         let gate = self.gate.load();
-        let Some(gate) = &*gate else { return Ok(None) };
+        let Some(gate) = &*gate else { return Ok((Full::new(), None)) };
         match gate.enter(wanted(decision, pinned), asking.line, asking.standing) {
             Entry::In(place, permit) => {
+                let full = decision.ranked.iter().take(place).map(|r| r.id).collect();
                 pass_over(decision, place);
-                Ok(Some(permit))
+                Ok((full, Some(permit)))
             }
             Entry::Wait(waiting) => Err(Unplaced::Waits(waiting)),
             Entry::Full => Err(Unplaced::QueueFull),
@@ -212,36 +216,17 @@ impl Router {
 
     /// Reserves and claims what a place in a ranking says, on its replica.
     pub fn take(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<(Reservation, ClaimGuard)> {
-        Some((self.reserve(ranked, prompt)?, self.claim(ranked.id, prompt)))
+        let _step = self.fleet.step();
+        let taken = (self.fleet.reserve(ranked, prompt)?, self.fleet.claim(ranked.id, prompt));
+        note(|| Change::Taken(prompt.request, ranked.id));
+        Some(taken)
     }
 
     /// Claims a prompt's prefix on a replica.
     pub fn claim(&self, replica: ReplicaId, prompt: Prompt<'_>) -> ClaimGuard {
-        let tokens = self.fleet.tokens_after(prompt.ends.previous, prompt.prompt_bytes, prompt.model);
-        self.claim_of(replica, prompt, tokens)
-    }
-
-    /// The same for a prompt of so many tokens.
-    fn claim_of(&self, replica: ReplicaId, prompt: Prompt<'_>, tokens: Tokens) -> ClaimGuard {
-        let size = Size { prompt: tokens.prompt, block: tokens.block, ends: prompt.ends };
-        let claim = ClaimGuard::new(&self.fleet, prompt.chain, size, replica).of_session(prompt.session);
-        match self.fleet.params().flight.mode {
-            FlightMode::Hold => claim.announced(prompt.streams),
-            _ => claim,
-        }
-    }
-
-    fn reserve(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<Reservation> {
-        let replica = self.fleet.replica(ranked.id)?;
-        let share = Share {
-            units: ranked.units,
-            prefill_ms: ranked.price.prefill,
-            decode_ms: ranked.price.decode,
-            streams: prompt.streams,
-            // of what is generated the prompt is read
-            generates: prompt.prompt_bytes > 0,
-        };
-        Some(Reservation::new(replica, share, self.fleet.clock()))
+        let _step = self.fleet.step();
+        note(|| Change::Claimed(prompt.request, replica));
+        self.fleet.claim(replica, prompt)
     }
 
     /// Whom a prompt waits for, and for how long.
@@ -258,7 +243,7 @@ impl Router {
 
 /// Where a request may go while others are full: to those that are preferred as a group, but what one replica alone holds
 /// is waited for.
-fn wanted(decision: &Decision, pinned: Option<ReplicaId>) -> Wanted {
+pub(super) fn wanted(decision: &Decision, pinned: Option<ReplicaId>) -> Wanted {
     let is_first = |id| decision.ranked.first().is_some_and(|r| r.id == id);
     let group = if pinned.is_some_and(is_first) { 1 } else { decision.preferred.max(1) };
     decision.ranked.iter().take(group).map(|r| r.id).collect()

@@ -6,6 +6,7 @@
 use super::Fleet;
 use super::hints::Last;
 use super::replica::state::ReplicaState;
+use super::steps::{Change, note};
 use crate::pack::record;
 use crate::policy::estimate::ModelRates;
 use crate::prefix::residency::state::ResidencyState;
@@ -52,6 +53,8 @@ impl Fleet {
     /// Takes in what another process knew of the replicas that are members here by the same name. The clock must show no
     /// less than the other one's did.
     pub fn inherit(&self, state: FleetState) {
+        let _step = self.step();
+        note(|| Change::Inherited);
         let members = self.members();
         let here: HashMap<&str, usize> = members.iter().enumerate().map(|(n, r)| (r.name(), n)).collect();
         let now = self.clock.now();
@@ -72,6 +75,7 @@ impl Fleet {
         self.hints.restore(secret, sessions);
         let prints = state.block_bytes == self.params().load.block_bytes;
         self.residency.write().restore(state.residency, prints, slot);
+        self.forgive();
     }
 
     /// Another process has taken over: it probes from now on.
@@ -186,6 +190,6 @@ mod tests {
         let mut bytes = Vec::new();
         state.pack(&mut bytes);
         let layout = (pack::VERSION, bytes.len(), xxh3_64(&bytes));
-        assert_eq!(layout, (2, 1087, 0xbf2e_92d9_1624_2925), "if the layout has changed, so must pack::VERSION");
+        assert_eq!(layout, (3, 1087, 0xbf2e_92d9_1624_2925), "if the layout has changed, so must pack::VERSION");
     }
 }

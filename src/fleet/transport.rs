@@ -7,6 +7,7 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::utils::tls::{WrappedX509, parse_x509};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// A file of issuers without any: each replica names its own, so that a connector need not read those of the system,
 /// which takes it long and stops the process where it fails.
@@ -22,6 +23,8 @@ pub struct UpstreamTls {
     /// Those who may have issued it, and the same as they came.
     issuers: Arc<[WrappedX509]>,
     ders: Arc<Vec<Vec<u8>>>,
+    /// Names whom is trusted. Connections are kept apart by it.
+    group: u64,
 }
 
 impl PartialEq for UpstreamTls {
@@ -37,11 +40,19 @@ impl UpstreamTls {
     /// at unless `verify`.
     pub fn new(verify: bool, ders: Arc<Vec<Vec<u8>>>) -> Self {
         let issuers = ders.iter().map(|der| WrappedX509::new(der.clone(), parse_x509));
-        UpstreamTls { verify, issuers: issuers.collect(), ders }
+        let issuer = |seed, der: &Vec<u8>| xxh3_64_with_seed(der, seed);
+        // the upper half: the lower one is for connections that are used once
+        let group = 1 << 63 | ders.iter().fold(verify.into(), issuer);
+        UpstreamTls { verify, issuers: issuers.collect(), ders, group }
     }
 }
 
 impl Replica {
+    /// Which group of kept connections may be used for it: those that were verified as it is to be.
+    pub fn trust(&self) -> u64 {
+        self.spec.tls.as_ref().map_or(0, |tls| tls.group)
+    }
+
     /// Whom to connect to at `address`.
     pub fn peer(&self, address: SocketAddr) -> HttpPeer {
         let Some(tls) = &self.spec.tls else { return HttpPeer::new(address, false, String::new()) };

@@ -72,14 +72,14 @@ pub fn rendezvous(key: u64, name: u64) -> u64 {
     xxh3_64_with_seed(&name.to_le_bytes(), key)
 }
 
-/// Weighs a hint against a decision, which it may change. `home` is where the session was last, `name` the hash of a
-/// replica's name.
+/// Weighs a hint against a decision, which it may change. `home` is where the session was last, `weight`
+/// that of a replica for a session; see [`rendezvous`].
 pub fn weigh(
     mut decision: Decision,
     (hint, home): (Hint, Option<Home>),
     (request, candidates): (RouteRequest, &[Candidate]),
     params: &Params,
-    name: impl Fn(ReplicaId) -> u64,
+    weight: impl Fn(u64, ReplicaId) -> u64,
 ) -> Decision {
     let lead = decision.ranked.unordered().iter().map(|r| r.overlap).max().unwrap_or(0);
     let is_known = hint.source == Source::Derived && u64::from(lead) * 2 >= u64::from(request.blocks);
@@ -93,7 +93,7 @@ pub fn weigh(
     let Some((there, worth)) = there else {
         let near = || decision.ranked.unordered().iter().filter(is_near);
         if near().nth(1).is_some() {
-            let winner = near().max_by_key(|r| (rendezvous(hint.key, name(r.id)), std::cmp::Reverse(r.id)));
+            let winner = near().max_by_key(|r| (weight(hint.key, r.id), std::cmp::Reverse(r.id)));
             let winner = winner.map_or(first.id, |r| r.id);
             decision.ranked.put_first(winner);
             decision.reason = Reason::Hint;
@@ -178,7 +178,7 @@ mod tests {
     fn with(policy: PolicyKind, hint: Hint, home: Option<u16>, fleet: &[Candidate]) -> Decision {
         let p = params(policy);
         let plain = select(TURN, fleet, &p).unwrap();
-        weigh(plain, (hint, home.map(at)), (TURN, fleet), &p, |id| u64::from(id.0))
+        weigh(plain, (hint, home.map(at)), (TURN, fleet), &p, |key, id| rendezvous(key, id.0.into()))
     }
 
     fn at(id: u16) -> Home {
@@ -191,7 +191,8 @@ mod tests {
         let stays = |worth, policy| {
             let (p, home) = (params(policy), Home { worth, ..at(1) });
             let plain = select(TURN, &fleet, &p).unwrap();
-            weigh(plain, (NAMED, Some(home)), (TURN, &fleet), &p, |id| u64::from(id.0)).ranked[0].id.0 == 1
+            weigh(plain, (NAMED, Some(home)), (TURN, &fleet), &p, |key, id| rendezvous(key, id.0.into())).ranked[0].id.0
+                == 1
         };
         for policy in [PolicyKind::Cost, PolicyKind::Affinity] {
             assert!(stays(1.0, policy) && !stays(0.1, policy), "{policy:?}");
@@ -206,7 +207,7 @@ mod tests {
             let (p, fleet) = (params(policy), [candidate(0, 0, 0), busy]);
             let plain = select(short, &fleet, &p).unwrap();
             let hint = (Hint { source, ..NAMED }, Some(at(1)));
-            weigh(plain, hint, (short, &fleet), &p, |id| u64::from(id.0)).ranked[0].id == ReplicaId(1)
+            weigh(plain, hint, (short, &fleet), &p, |key, id| rendezvous(key, id.0.into())).ranked[0].id == ReplicaId(1)
         };
         let queued = |ms| Candidate { prospect: Prospect { queue_ms: ms, ..Prospect::IDLE }, ..candidate(1, 0, 1) };
         for (source, ms, want) in
@@ -348,7 +349,7 @@ mod tests {
             let (p, request) = (params(policy), RouteRequest { salt, ..TURN });
             let plain = select(request, &fleet, &p).unwrap();
             let hint = Hint { key, source: Source::Named };
-            let d = weigh(plain.clone(), (hint, home.map(at)), (request, &fleet), &p, |id| u64::from(id.0));
+            let d = weigh(plain.clone(), (hint, home.map(at)), (request, &fleet), &p, |key, id| rendezvous(key, id.0.into()));
             let ids = |d: &Decision| { let mut ids: Vec<_> = d.ranked.iter().map(|r| r.id).collect(); ids.sort(); ids };
             prop_assert_eq!(ids(&d), ids(&plain));
             let least = d.ranked.iter().map(|r| r.price.total()).fold(f64::INFINITY, f64::min);

@@ -17,6 +17,8 @@ pub enum Failure {
     Connect,
     /// The connection was not made in time.
     ConnectTimeout,
+    /// The system gave this process no socket or no port for a connection: no engine's doing.
+    NoSocket,
     /// A connection kept from an earlier request turned out dead.
     StaleConnection,
     /// 502 or 503 from the engine's front, without `Retry-After`.
@@ -36,8 +38,8 @@ pub enum Failure {
 pub struct Progress {
     /// Attempts made, this one included, a renewed one not counted twice.
     pub attempts: u32,
-    /// Whether an attempt was repeated on a fresh connection already.
-    pub renewed: bool,
+    /// Whether an attempt may be repeated on a fresh connection: none was yet, and the replica may be asked.
+    pub renewable: bool,
     /// Whether another replica is left in the ranking.
     pub candidates_left: bool,
     /// Whether any response byte went to the client.
@@ -61,9 +63,10 @@ pub struct Limits {
 
 impl Failure {
     /// Every failure, in the order of the metrics' label values.
-    pub const ALL: [Failure; 8] = [
+    pub const ALL: [Failure; 9] = [
         Failure::Connect,
         Failure::ConnectTimeout,
+        Failure::NoSocket,
         Failure::StaleConnection,
         Failure::BadGateway,
         Failure::Lost,
@@ -74,12 +77,17 @@ impl Failure {
 
     /// Whether no engine was reached at all.
     pub fn is_connect(self) -> bool {
-        matches!(self, Failure::Connect | Failure::ConnectTimeout)
+        matches!(self, Failure::Connect | Failure::ConnectTimeout | Failure::NoSocket)
+    }
+
+    /// Whether it says something of the replica.
+    pub fn is_the_replicas(self) -> bool {
+        self != Failure::NoSocket
     }
 
     /// Whether the engine may have ended, so that another one answers next.
     pub fn may_be_a_restart(self) -> bool {
-        self.is_connect() || matches!(self, Failure::StaleConnection | Failure::Lost)
+        matches!(self, Failure::Connect | Failure::ConnectTimeout | Failure::StaleConnection | Failure::Lost)
     }
 
     /// The label value.
@@ -87,6 +95,7 @@ impl Failure {
         match self {
             Failure::Connect => "connect",
             Failure::ConnectTimeout => "connect_timeout",
+            Failure::NoSocket => "no_socket",
             Failure::StaleConnection => "stale_connection",
             Failure::BadGateway => "bad_gateway",
             Failure::Lost => "lost",
@@ -111,7 +120,7 @@ pub enum Verdict {
 /// Whether and where to try again.
 pub fn verdict(failure: Failure, progress: Progress, limits: Limits) -> Verdict {
     let allowed = match failure {
-        Failure::Connect | Failure::ConnectTimeout | Failure::BadGateway => true,
+        Failure::Connect | Failure::ConnectTimeout | Failure::NoSocket | Failure::BadGateway => true,
         Failure::StaleConnection => progress.repeatable || progress.unsent,
         Failure::Lost => progress.repeatable && limits.replay_lost,
         Failure::Timeout | Failure::BrokenStream | Failure::Unreadable => false,
@@ -119,7 +128,7 @@ pub fn verdict(failure: Failure, progress: Progress, limits: Limits) -> Verdict 
     if !allowed || progress.answered || !progress.replayable {
         return Verdict::GiveUp;
     }
-    if failure == Failure::StaleConnection && !progress.renewed {
+    if failure == Failure::StaleConnection && progress.renewable {
         return Verdict::Again;
     }
     let room = progress.attempts < limits.attempts && progress.candidates_left;
@@ -143,7 +152,7 @@ mod tests {
 
     const FRESH: Progress = Progress {
         attempts: 1,
-        renewed: false,
+        renewable: true,
         candidates_left: true,
         answered: false,
         replayable: true,
@@ -193,7 +202,7 @@ mod tests {
     #[test]
     fn a_fresh_connection_is_tried_once_and_costs_no_attempt() {
         assert_eq!(after(Failure::StaleConnection, Progress { attempts: 2, ..FRESH }), Verdict::Again);
-        let renewed = Progress { renewed: true, ..FRESH };
+        let renewed = Progress { renewable: false, ..FRESH };
         assert_eq!(after(Failure::StaleConnection, renewed), Verdict::Next);
         assert_eq!(after(Failure::Connect, renewed), Verdict::Next);
         assert_eq!(after(Failure::StaleConnection, Progress { attempts: 2, ..renewed }), Verdict::GiveUp);

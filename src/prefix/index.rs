@@ -201,6 +201,16 @@ impl PrefixIndex {
         self.slots.len()
     }
 
+    /// Who holds the block of a fingerprint, as bits by replica slot; nothing if it is not known.
+    pub fn holders(&self, print: u64) -> &[u64] {
+        self.find(print).map_or(&[], |slot| self.sets.bits(self.nodes[slot as usize].set))
+    }
+
+    /// Whether it keeps to its budget, and every node is either a block or free.
+    pub fn is_sound(&self) -> bool {
+        self.bytes() <= self.budget && self.nodes.len() == self.blocks() + self.free.len()
+    }
+
     fn find(&self, print: u64) -> Option<u32> {
         self.slots.find(print, |slot| self.nodes[*slot as usize].print == print).copied()
     }

@@ -175,12 +175,12 @@ impl LruModel {
         if !self.evicts() {
             return most;
         }
-        let mut held = 0;
+        let (mut held, mut back) = (0, self.back());
         for run in runs {
             if held >= most || self.floor.is_some_and(|f| not_later(run.used, f)) {
                 break;
             }
-            let gone = (self.distance(run.used, self.keeps + f64::from(run.end - held) * block) - self.keeps) / block;
+            let gone = (back.distance(run.used, self.keeps + f64::from(run.end - held) * block) - self.keeps) / block;
             if gone > 0.0 {
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
                 let there = (f64::from(run.end - held) - gone).max(0.0) as u32;
@@ -191,16 +191,10 @@ impl LruModel {
         held.min(most)
     }
 
-    /// Tokens touched since claim `used` and at it, counted up to `enough`.
-    pub fn distance(&self, used: Stamp, enough: f64) -> f64 {
-        let mut sum = self.open.iter().map(|(_, tokens)| tokens).sum();
-        for (at, tokens) in self.log.iter().rev() {
-            sum += tokens;
-            if sum >= enough || not_later(*at, used) {
-                break;
-            }
-        }
-        sum
+    /// A way back through what was touched, from now.
+    pub fn back(&self) -> Back<'_> {
+        let sum = self.open.iter().map(|(_, tokens)| tokens).sum();
+        Back { model: self, left: self.log.len(), sum, last: None }
     }
 
     /// Whether a block may well have been evicted at this distance, going by what else was there.
@@ -231,6 +225,35 @@ impl LruModel {
         if distance > self.keeps {
             self.keeps = (self.keeps + GAIN * (distance.min(self.keeps * STEP) - self.keeps)).min(self.capacity);
         }
+    }
+}
+
+/// A way back through what a replica touched. The runs of a chain were used the longer ago the deeper they are, so that
+/// one way does for all of them.
+#[derive(Clone, Debug)]
+pub struct Back<'a> {
+    model: &'a LruModel,
+    /// Entries of the log that were not come by yet, and what those touched that were.
+    left: usize,
+    sum: f64,
+    /// How far back it was asked for.
+    last: Option<Stamp>,
+}
+
+impl Back<'_> {
+    /// Tokens touched since claim `used` and at it, counted up to `enough`.
+    pub fn distance(&mut self, used: Stamp, enough: f64) -> f64 {
+        if self.last.is_some_and(|last| last != used && not_later(last, used)) {
+            *self = self.model.back();
+        }
+        self.last = Some(used);
+        let log = &self.model.log;
+        let is_there = |left: usize| log.get(left).is_some_and(|(at, _)| not_later(*at, used));
+        while self.sum < enough && self.left > 0 && !is_there(self.left) {
+            self.left -= 1;
+            self.sum += log[self.left].1;
+        }
+        self.sum
     }
 }
 
@@ -273,6 +296,42 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// One way back for many uses, in whatever order, tells what a way for each of them tells.
+        #[test]
+        fn one_way_back_does_for_all(touched in prop::collection::vec(1u32..100, 0..60), asked in prop::collection::vec((0u32..70, 1u32..4000), 1..20), first in any::<Stamp>(), is_sorted in any::<bool>()) {
+            let mut model = LruModel::new(None);
+            for (n, tokens) in (0..).zip(touched) {
+                model.touch(first.wrapping_add(3 * n), &Marks::new(), 0, BLOCK, f64::from(tokens));
+            }
+            model.begin(first.wrapping_add(500), 7.0);
+            let mut asked = asked;
+            if is_sorted {
+                asked.sort_unstable_by(|a, b| b.cmp(a));
+            }
+            let mut back = model.back();
+            for (used, enough) in asked {
+                let (used, enough) = (first.wrapping_add(3 * used), f64::from(enough));
+                let (one, own) = (back.distance(used, enough), model.back().distance(used, enough));
+                // beyond what is enough it does not matter how much it is
+                prop_assert_eq!(one.min(enough).to_bits(), own.min(enough).to_bits());
+            }
+        }
+    }
+
+    #[test]
+    fn many_runs_take_one_way_back() {
+        let mut model = LruModel::new(Some(f64::from(u32::MAX)));
+        (0..1000).for_each(|now| model.touch(now, &Marks::new(), 0, BLOCK, 16.0));
+        let mut back = model.back();
+        let ways = (0..1000).rev().map(|used| {
+            let before = back.left;
+            back.distance(used, f64::MAX);
+            before.abs_diff(back.left)
+        });
+        assert_eq!(ways.sum::<usize>(), 1000);
+    }
+
     #[test]
     fn a_long_log_is_thinned_and_still_tells_old_from_new() {
         let mut model = LruModel::new(None);
@@ -281,7 +340,7 @@ mod tests {
             model.touch(now, &Marks::new(), 0, BLOCK, 100.0);
         }
         assert!(model.log.len() <= LOG);
-        let at = |used| model.distance(used, f64::MAX);
+        let at = |used| model.back().distance(used, f64::MAX);
         assert_eq!(at(0), 300.0 * LOG as f64);
         assert!(at(3 * all - 100) < at(all) && at(all) < at(10));
     }

@@ -9,6 +9,7 @@
 //! evicted blocks get no credit; and one that denies, again and again, all of what it was believed to hold has lost its
 //! cache: restarted behind the same address, or flushed.
 
+mod look;
 pub mod state;
 
 use super::crowd::{Crowd, Residents, Session};
@@ -218,7 +219,8 @@ impl Residency {
         at.pending.push(Pending { number, chain: chain.clone(), added_from, key, tokens, ends, session });
         let known = u32::try_from(known).unwrap_or(u32::MAX);
         let held = at.lru.held(&marks, known, size.block);
-        let used = |m: &Mark<Stamp>| Mark { end: m.end, used: (m.used, at.lru.distance(m.used, f64::MAX)), own: m.own };
+        let mut back = at.lru.back();
+        let used = |m: &Mark<Stamp>| Mark { end: m.end, used: (m.used, back.distance(m.used, f64::MAX)), own: m.own };
         let runs = marks.iter().map(used).collect();
         match came {
             Some((_, now)) => {

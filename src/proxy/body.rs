@@ -25,6 +25,7 @@ use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use std::future::poll_fn;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Pingora's retry buffer, which cannot be configured.
 const RETRY_BUFFER: usize = 64 << 10;
@@ -35,6 +36,9 @@ const ROOM: usize = 64;
 
 /// Pingora's name for the error of a chunked body that is none.
 pub(super) const INVALID_CHUNK: &str = "InvalidChunk";
+/// The bytes a second that a client must reach, on average, once its time is over. Apache's usual figure
+/// (mod_reqtimeout, `body=…,MinRate=500`); a client that keeps a connection busy with a byte now and then is below.
+const SLOWEST: f64 = 500.0;
 /// How long a refused client may go on sending.
 pub(super) const LINGER: Duration = Duration::from_secs(2);
 
@@ -57,7 +61,7 @@ pub(super) enum BodyFailure {
     TooLarge,
     /// The bodies that are held take all the memory that they may.
     NoRoom,
-    /// The client went silent.
+    /// The client went silent, or sends too slowly.
     Timeout,
     /// The client left, or sent something that is no body.
     Broken(Box<Error>),
@@ -73,7 +77,8 @@ impl From<Box<Error>> for BodyFailure {
 #[derive(Clone, Copy)]
 pub(super) struct ReadLimits {
     pub(super) bytes: usize,
-    pub(super) silence: Duration,
+    /// The longest silence, and how long a client may take that sends more slowly than [`SLOWEST`].
+    pub(super) patience: Duration,
 }
 
 impl Body {
@@ -163,13 +168,16 @@ async fn read_all(
     room: &mut Room,
 ) -> std::result::Result<Bytes, BodyFailure> {
     let is_h2 = session.downstream_session.is_http2();
+    let began = Instant::now();
     let mut body = BytesMut::with_capacity(length.unwrap_or(0).min(RESERVE_AT_MOST) + ROOM);
     loop {
         if length.is_none_or(|n| n.saturating_sub(body.len()) <= RETRY_BUFFER) {
             session.downstream_session.enable_retry_buffering();
         }
         let past_buffer = is_h2 && length.is_none() && !body.is_empty();
-        let next = tokio::time::timeout(limits.silence, read_piece(session, past_buffer));
+        let latest = began + limits.patience + Duration::from_secs_f64(body.len() as f64 / SLOWEST);
+        let deadline = latest.min(Instant::now() + limits.patience);
+        let next = tokio::time::timeout_at(deadline, read_piece(session, past_buffer));
         let Some(piece) = next.await.map_err(|_| BodyFailure::Timeout)?? else {
             return Ok(body.freeze());
         };

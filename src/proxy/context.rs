@@ -18,6 +18,7 @@ use crate::policy::retry::{Failure, Verdict};
 use crate::policy::select::Decision;
 use crate::prefix::fingerprint::Ends;
 use crate::telemetry::metrics::InflightGuard;
+use crate::telemetry::traces::Trace;
 use crate::types::{Priority, ReplicaId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -54,6 +55,8 @@ pub struct Context {
     pub(super) retry_after: u32,
     /// How the last attempt failed.
     pub(super) failure: Option<Failure>,
+    /// What it tells of itself, if it is traced.
+    pub(super) trace: Option<Box<Trace>>,
     /// Counts the request until the context goes.
     _inflight: InflightGuard,
     /// The settings that it began with.
@@ -65,6 +68,8 @@ pub struct Context {
 /// What was read from the body.
 #[derive(Default)]
 pub(super) struct PromptFacts {
+    /// The number of its request.
+    pub(super) request: u64,
     pub(super) chain: Option<Arc<[u64]>>,
     /// Where its turns end.
     pub(super) ends: Ends,
@@ -90,6 +95,7 @@ pub(super) struct PromptFacts {
 impl PromptFacts {
     pub(super) fn to_place<'a>(&'a self, chain: &'a Arc<[u64]>) -> Prompt<'a> {
         Prompt {
+            request: self.request,
             chain,
             ends: self.ends,
             body_bytes: self.body_bytes,
@@ -134,6 +140,7 @@ pub(super) struct Attempt {
 impl Context {
     pub(super) fn new(id: String, inflight: InflightGuard, members: Arc<Members>, terms: Arc<Terms>) -> Self {
         Context {
+            prompt: PromptFacts { request: number_of(&id), ..PromptFacts::default() },
             id,
             started: Instant::now(),
             endpoint: Endpoint::Other,
@@ -141,7 +148,6 @@ impl Context {
             room: None,
             streamed: 0,
             rank_field: RankField::default(),
-            prompt: PromptFacts::default(),
             route: None,
             attempt: None,
             choice: Choice::default(),
@@ -153,6 +159,7 @@ impl Context {
             hint: String::new(),
             retry_after: 1,
             failure: None,
+            trace: None,
             _inflight: inflight,
             terms,
             _members: members,
@@ -173,6 +180,11 @@ impl Context {
     pub(super) fn attempts(&self) -> u32 {
         self.route.as_ref().map_or(0, |r| r.attempts)
     }
+}
+
+/// The number behind the digits of an id.
+fn number_of(id: &str) -> u64 {
+    u64::from_str_radix(id, 16).unwrap_or(0)
 }
 
 impl RequestIds {

@@ -4,6 +4,7 @@
 use super::Proxy;
 use super::context::Context;
 use crate::fleet::replica::Fit;
+use crate::fleet::steps::Ending;
 use crate::policy::accounts::{Accounts, Facts, account, saved};
 use crate::policy::lane::Gate;
 use crate::telemetry::decisions::{Ended, Record, Subject, Ticket};
@@ -11,7 +12,7 @@ use crate::telemetry::metrics::Outcome;
 use http::HeaderName;
 use pingora_proxy::Session;
 use std::fmt::Write;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Asks for the answer's header; it goes no further.
 pub(super) const ASK: HeaderName = HeaderName::from_static("x-ramjet-explain");
@@ -47,9 +48,8 @@ impl Proxy {
             pinned: prompt.pinned.is_some_and(|id| first.as_ref().is_some_and(|r| r.id == id)),
         };
         let params = fleet.params();
-        let id = u64::from_str_radix(&ctx.id, 16).unwrap_or(0);
         let rule = (params.policy, params.affinity.alpha);
-        let record = Record::new(id, SystemTime::now(), placed, rule, &route.decision);
+        let record = Record::new(prompt.request, SystemTime::now(), placed, rule, &route.decision);
         ctx.choice.ticket = Some(self.decisions.keep(ctx.choice.ticket, record));
         // a prompt without fingerprints is found nowhere, whatever its session
         let session = prompt.session().filter(|_| blocks > 0);
@@ -72,6 +72,14 @@ impl Proxy {
             accounts,
         };
         self.decisions.end(ticket, ended);
+        self.router.fleet().tell_end(ctx.prompt.request, || Ending {
+            word: word.into(),
+            status: ended.status,
+            attempts: ended.attempts,
+            usage: [ended.usage.prompt, ended.usage.cached, ended.usage.completion],
+            ttft_ms: ended.ttft.map(millis),
+            ms: millis(ended.duration),
+        });
     }
 
     fn account(&self, ctx: &Context, outcome: &Outcome) -> Option<Accounts> {
@@ -91,6 +99,10 @@ impl Proxy {
         }
         Some(accounts)
     }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
 }
 
 /// The choice in one line, if the client asks for it and there was one.

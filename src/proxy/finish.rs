@@ -10,12 +10,14 @@ use crate::telemetry::access::Access;
 use crate::telemetry::metrics::Outcome;
 use pingora_error::{Error, ErrorSource};
 use pingora_proxy::Session;
+use std::time::SystemTime;
 
 /// What the counters say of a client that left before an answer began; nginx's word for it.
 const CLIENT_LEFT: u16 = 499;
 
 impl Proxy {
-    pub(super) fn on_end(&self, session: &Session, e: Option<&Error>, ctx: &Context) {
+    /// Counts a request that has ended; its outcome, and that in one word.
+    pub(super) fn on_end(&self, session: &Session, e: Option<&Error>, ctx: &Context) -> (Outcome, &'static str) {
         // one that did something wrong was told, and is there
         let told = e.filter(|e| *e.esource() == ErrorSource::Downstream).map(|e| kind_of(e, ctx));
         let (left, told) = (told == Some(None), ctx.own_error.or(told.flatten()));
@@ -26,6 +28,12 @@ impl Proxy {
         let word = end_word(e, ctx, left, told);
         self.end_decision(ctx, &outcome, word);
         self.metrics.ended(&outcome);
+        if let Some(chain) = ctx.prompt.chain.as_ref().filter(|_| outcome.answered) {
+            // without a session, a prompt is one of its own
+            let session = ctx.prompt.session().map(|s| s.key).or_else(|| chain.last().copied()).unwrap_or_default();
+            let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+            self.trunks.used(chain, session, now);
+        }
         if let Some(key) = &ctx.key {
             self.metrics.key_used(key, &outcome);
         }
@@ -35,6 +43,7 @@ impl Proxy {
         if let Some(e) = e {
             log::debug!("request {} failed: {e}", ctx.id);
         }
+        (outcome, word)
     }
 
     fn write_access_line(&self, ctx: &Context, outcome: &Outcome, end: &str) {

@@ -10,6 +10,7 @@
 //! connection is closed if their request has not begun in time. What is decided while Pingora reads is in `heads.rs`.
 
 use super::body::LINGER;
+use super::course::Course;
 use super::heads::{HeadClock, Refusals, refusal};
 use super::request::CLIENT_IDLE;
 use super::wire::Watched;
@@ -27,7 +28,7 @@ use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::server::ShutdownWatch;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::{HttpProxy, http_proxy};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -54,17 +55,6 @@ pub struct Front {
     /// its clients are told in advance.
     shutdown: Arc<OnceLock<ShutdownWatch>>,
     terms: Arc<ArcSwap<Terms>>,
-}
-
-tokio::task_local! {
-    /// Whether the head of the connection's request has been read.
-    static BEGUN: Arc<AtomicBool>;
-}
-
-/// Notes that the head of a request has been read.
-pub(super) fn request_begins() {
-    // not asked of HTTP/2
-    let _not_asked = BEGUN.try_with(|begun| begun.store(true, Relaxed));
 }
 
 impl Front {
@@ -101,22 +91,22 @@ impl Front {
         if head.len() > LONGEST {
             return refuse(stream, ErrorKind::HeadTooLarge, &head).await;
         }
-        let begun = Arc::new(AtomicBool::new(false));
-        let mut first = SessionV1::new(Watched::listen(stream, Refusals::new(begun.clone(), &head)));
+        let course = Arc::new(Course::default());
+        let mut first = SessionV1::new(Watched::listen(stream, Refusals::new(course.clone(), &head)));
         first.set_pipelined_prefix(head);
         let first = self.http1.process_new_http(ServerSession::H1(first), shutdown);
-        let mut next = BEGUN.scope(begun.clone(), first).await;
+        let mut next = course.scope(first).await;
         while let Some((stream, settings)) = next.map(ReusedHttpStream::consume) {
             let mut session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {
                 settings.apply_to_session(&mut session);
             }
-            begun.store(false, Relaxed);
-            let request = BEGUN.scope(begun.clone(), self.http1.process_new_http(session, shutdown));
+            course.next();
+            let request = course.scope(self.http1.process_new_http(session, shutdown));
             tokio::pin!(request);
             next = match timeout(CLIENT_IDLE + self.patience(), &mut request).await {
                 Ok(next) => next,
-                Err(_) if begun.load(Relaxed) => request.await,
+                Err(_) if course.has_begun() => request.await,
                 Err(_) => None,
             };
         }

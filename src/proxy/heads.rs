@@ -11,13 +11,13 @@
 //! a whole connection: the library answers a head of more than 64 KiB with an empty 431 and resets the stream of a
 //! malformed one as RFC 9113, section 8.1.1, has it, and Pingora refuses CONNECT as on HTTP/1.
 
+use super::course::Course;
 use super::front::LONGEST;
 use super::wire::Listener;
 use crate::api::errors::{Dialect, ErrorKind};
 use http::StatusCode;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Context;
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
@@ -33,8 +33,8 @@ const LARGE: usize = LONGEST / 2;
 /// Puts ramjet's errors in the place of Pingora's own.
 #[derive(Debug)]
 pub(super) struct Refusals {
-    /// Whether Pingora has handed the request over: what is written from then on is not its own.
-    begun: Arc<AtomicBool>,
+    /// How far the request is. Once it is Pingora's no more, what is written is not Pingora's own.
+    course: Arc<Course>,
     /// Whether it was so when something last came or went.
     was_begun: bool,
     /// Of the head that Pingora reads: its first bytes, and how many have come.
@@ -45,10 +45,9 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Listens to a connection whose first bytes are `head`; `begun` is set when a request is handed over and taken back
-    /// before the next.
-    pub(super) fn new(begun: Arc<AtomicBool>, head: &[u8]) -> Self {
-        let mut own = Refusals { begun, was_begun: false, start: Vec::new(), length: 0, is_told: false };
+    /// Listens to a connection whose first bytes are `head`.
+    pub(super) fn new(course: Arc<Course>, head: &[u8]) -> Self {
+        let mut own = Refusals { course, was_begun: false, start: Vec::new(), length: 0, is_told: false };
         own.note(head);
         own
     }
@@ -71,7 +70,7 @@ impl Refusals {
 
 impl Listener for Refusals {
     fn came(&mut self, bytes: &[u8]) {
-        if self.begun.load(Relaxed) {
+        if self.course.has_begun() {
             self.was_begun = true;
             return;
         }
@@ -87,7 +86,7 @@ impl Listener for Refusals {
     }
 
     fn in_place_of(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
-        if self.begun.load(Relaxed) {
+        if self.course.has_begun() {
             self.was_begun = true;
             return None;
         }
@@ -96,6 +95,10 @@ impl Listener for Refusals {
         } else {
             refusal(self.words(bytes), &self.start)
         })
+    }
+
+    fn keeps_back(&self) -> bool {
+        self.course.is_whole()
     }
 }
 

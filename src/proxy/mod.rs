@@ -2,14 +2,14 @@
 //!
 //! | phase | file | what happens |
 //! |---|---|---|
-//! | a new connection | `front.rs`, `heads.rs`, `wire.rs` | HTTP/1 or HTTP/2; how long a head may take, and what is said of one that cannot be read |
+//! | a new connection | `front.rs`, `heads.rs`, `wire.rs`, `course.rs` | HTTP/1 or HTTP/2; how long a head may take, and what is said of one that cannot be read |
 //! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `memory.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs`, `upgrade.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
 //! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs`, `redirect.rs` | the answer passes; it is read beside |
 //! | how an attempt ended | `signals.rs` | what it says of the replica's health |
 //! | `fail_to_proxy` | `respond.rs` | ramjet's own errors |
-//! | `logging` | `finish.rs`, `explain.rs` | counters, the access line, and what came of the decision |
+//! | `logging` | `finish.rs`, `explain.rs`, `trace.rs` | counters, the access line, what came of the decision, and the trace |
 //!
 //! **Architecture invariant:** everything that is counted is held by a guard in the [`Context`] and given back when
 //! that is dropped, whatever the way out. `logging` counts, it releases nothing.
@@ -18,6 +18,7 @@ mod auth;
 mod body;
 mod context;
 mod cors;
+mod course;
 mod explain;
 mod finish;
 mod front;
@@ -35,6 +36,7 @@ mod request;
 mod respond;
 mod retry;
 mod signals;
+mod trace;
 mod upgrade;
 mod wire;
 
@@ -53,6 +55,8 @@ use crate::fleet::router::Router;
 use crate::policy::retry::Limits as RetryLimits;
 use crate::telemetry::decisions::Decisions;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::traces::collector::Tracer;
+use crate::telemetry::trunks::Trunks;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -148,6 +152,8 @@ pub struct Proxy {
     /// Set when the process has begun to go away.
     draining: Arc<AtomicBool>,
     ids: Arc<RequestIds>,
+    trunks: Arc<Trunks>,
+    tracer: Arc<Tracer>,
 }
 
 /// Request ids: unlike between processes, cheap within one.
@@ -167,7 +173,15 @@ impl Proxy {
         seed: u64,
     ) -> Self {
         let ids = Arc::new(RequestIds { seed, next: AtomicU64::new(0) });
-        Proxy { router, metrics, decisions, terms, memory: Arc::default(), draining, ids }
+        let (memory, trunks) = Default::default();
+        let tracer = Arc::new(Tracer::off(metrics.clone()));
+        Proxy { router, metrics, decisions, terms, memory, draining, ids, trunks, tracer }
+    }
+
+    /// The same, which tells `trunks` which beginnings prompts have, and `tracer` what requests did.
+    #[must_use]
+    pub fn watched(self, trunks: Arc<Trunks>, tracer: Arc<Tracer>) -> Self {
+        Proxy { trunks, tracer, ..self }
     }
 }
 
@@ -176,7 +190,7 @@ impl ProxyHttp for Proxy {
     type CTX = Context;
 
     fn new_ctx(&self) -> Context {
-        front::request_begins();
+        course::request_begins();
         Context::new(self.ids.next(), self.metrics.enter(), self.router.fleet().members(), self.terms.load_full())
     }
 
@@ -260,7 +274,8 @@ impl ProxyHttp for Proxy {
     }
 
     async fn logging(&self, session: &mut Session, e: Option<&Error>, ctx: &mut Context) {
-        self.on_end(session, e, ctx);
+        let (outcome, word) = self.on_end(session, e, ctx);
+        self.end_trace(ctx, &outcome, word);
     }
 
     /// The access line and the metrics tell what became of a request; a client that leaves is no error of ours.

@@ -57,6 +57,7 @@ impl Proxy {
         let replica = reservation.replica().clone();
         ctx.rank_field.write(&mut ctx.body, replica.spec.role.rank);
         ctx.choice.belief = claim.belief().tokens();
+        ctx.trace_attempt(replica.id.index());
         ctx.attempt = Some(Attempt { reservation, claim, began: Instant::now(), _placed: placed });
         match replica.address() {
             Some(address) => {
@@ -96,7 +97,9 @@ impl Proxy {
                 Next::Wait(leader, at_most) => (leader, at_most),
             };
             patience.begin();
+            let began = Instant::now();
             let ended = self.keep_back(session, leader.landed(at_most)).await?;
+            ctx.trace_wait("hold", began);
             if ended != Some(Landing::Failed) && reservation.replica().is_healthy() {
                 let claim = self.router.claim(reservation.replica().id, ctx.prompt.to_place(&chain));
                 return Ok((reservation, claim, counted));
@@ -123,6 +126,7 @@ impl Proxy {
             match placed {
                 Ok(placed) => {
                     self.metrics.decided(&placed.decision, !chain.is_empty(), started.elapsed());
+                    ctx.trace_choice(started, &placed.decision);
                     return Ok(placed);
                 }
                 Err(Unplaced::Nowhere) => return refuse(ctx, ErrorKind::NoReplica),
@@ -248,6 +252,7 @@ impl Proxy {
             request.insert_header(CONTENT_LENGTH, bytes.len())?;
         }
         request.remove_header(&explain::ASK);
+        ctx.pass_trace(request)?;
         if request.headers.get(REQUEST_ID).is_none() {
             request.insert_header(REQUEST_ID, &ctx.id)?;
         }
@@ -308,7 +313,7 @@ impl Patience {
 fn peer(replica: &Replica, address: SocketAddr, phases: &Phases, fresh: bool) -> HttpPeer {
     let mut peer = replica.peer(address);
     // connections of another group are not taken from the pool; nobody will ask for this one again
-    peer.group_key = if fresh { FRESH.fetch_add(1, Relaxed) } else { 0 };
+    peer.group_key = if fresh { FRESH.fetch_add(1, Relaxed) } else { replica.trust() };
     let options = &mut peer.options;
     options.connection_timeout = Some(phases.connect);
     options.total_connection_timeout = Some(phases.connect);

@@ -72,11 +72,13 @@ impl Proxy {
         stay: &mut Stay,
     ) -> Result<Standing> {
         let (since, _) = stay.began.get_or_insert_with(|| (Instant::now(), self.metrics.queued(ctx.priority)));
+        let since = *since;
         let left = stay.at_most.saturating_sub(since.elapsed());
         let room = tokio::select! {
             room = waiting.room(left.min(LOOK_AGAIN)) => room,
             left = leaves(session) => return Err(left),
         };
+        ctx.trace_wait("queue", since);
         match room {
             Some(permit) => Ok(Standing::Inside(permit)),
             None if left > LOOK_AGAIN => Ok(Standing::Waiting(waiting)),

@@ -205,8 +205,9 @@ impl Proxy {
         let (Some(attempt), true) = (&mut ctx.attempt, teaches) else { return };
         let Usage { prompt: Some(prompt), cached, completion } = ctx.relay.usage else { return };
         let fleet = self.router.fleet();
+        let _step = fleet.step();
         let model = ctx.prompt.model.as_deref();
-        fleet.models().learn(model, ctx.prompt.prompt_bytes, prompt, completion);
+        fleet.learn_model(model, ctx.prompt.prompt_bytes, prompt, completion);
         let [whole, made] = [prompt, completion.unwrap_or_default()].map(|n| n as f64);
         attempt.claim.answered(whole, made);
         // without a word on the cache, what was new can only be told where nothing was known
@@ -222,6 +223,7 @@ impl Proxy {
     /// The engine has read the prompt: it holds it, and what is left to do is decoding.
     fn prefill_done(&self, ctx: &mut Context) {
         if let Some(attempt) = &mut ctx.attempt {
+            let _step = self.router.fleet().step();
             // before it is told that the prompt is held: who comes in between would take it for one that is still to be read
             match ctx.relay.first_token {
                 Some(_) => attempt.reservation.first_token(),

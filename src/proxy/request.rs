@@ -3,6 +3,7 @@
 use super::body::{Body, BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
 use super::context::{Context, PromptFacts};
 use super::cors::is_preflight;
+use super::course::request_is_whole;
 use super::headers::{decline_upgrade, wants_websocket};
 use super::models::form_of;
 use super::prepare::{prepare, session_key};
@@ -49,6 +50,8 @@ impl Proxy {
             respond::health(session, self.router.fleet(), self.draining.load(Relaxed), ctx).await?;
             return Ok(true);
         }
+        self.begin_trace(session, ctx);
+        let head = session.req_header();
         // whether a page may ask is the engine's to say where it is not ramjet's; browsers send no key with the question
         let is_question = rules.cors.is_none() && is_preflight(head) && session.is_body_empty();
         if let Some(keys) = &rules.keys {
@@ -72,6 +75,9 @@ impl Proxy {
         if wants_websocket(session.req_header()) {
             let named = Self::model_of_upgrade(session.req_header_mut(), rules)?;
             ctx.prompt.model = named.filter(|model| self.router.fleet().serves(model));
+        }
+        if !wants_websocket(session.req_header()) && session.downstream_session.is_body_done() {
+            request_is_whole();
         }
         let head = session.req_header();
         if let Some(id) = kept(head.method.as_str(), head.uri.path()) {
@@ -99,14 +105,13 @@ impl Proxy {
             Some(_) => session.set_keepalive(Some(CLIENT_IDLE.as_secs())),
             None => {}
         }
-        // a next request, or a stray line end, that arrives during an answer waits for its turn; the price is that
-        // Pingora then reads no further, and the leaving of such a client is noticed only by writing to it
+        // a next request, or a stray line end, that arrives during an answer waits for its turn
         session.downstream_session.set_pipelining_enabled(true);
     }
 
     async fn read_prompt(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         let settings = &ctx.terms.settings;
-        let limits = ReadLimits { bytes: settings.max_body, silence: settings.phases.client_body };
+        let limits = ReadLimits { bytes: settings.max_body, patience: settings.phases.client_body };
         let room = ctx.room.insert(self.memory.room(settings.body_memory));
         ctx.body = match read(session, limits, room).await {
             Ok(body) => body,
@@ -171,6 +176,7 @@ impl Proxy {
     fn understand(&self, head: &RequestHeader, bytes: &Bytes, ctx: &mut Context) -> Option<Bytes> {
         let prepared = prepare(ctx.endpoint, bytes, &ctx.terms.settings.shape, ctx.terms.settings.compat);
         ctx.prompt = PromptFacts {
+            request: ctx.prompt.request,
             chain: prepared.chain,
             ends: prepared.ends,
             model: prepared.model,

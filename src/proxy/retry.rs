@@ -22,16 +22,13 @@ impl Proxy {
     pub(super) fn on_connect_failed(&self, session: &Session, ctx: &mut Context, mut e: Box<Error>) -> Box<Error> {
         let failure = match e.etype() {
             ErrorType::ConnectTimedout => Failure::ConnectTimeout,
-            // no socket or no port was left here, which says nothing of anybody else
-            ErrorType::InternalError => {
-                log::error!("no connection can be made: {e}");
-                ctx.attempt = None;
-                e.set_retry(false);
-                return e;
-            }
+            // Pingora's word for no socket and no port
+            ErrorType::InternalError => Failure::NoSocket,
             _ => Failure::Connect,
         };
-        if let Some(attempt) = &ctx.attempt {
+        if failure == Failure::NoSocket {
+            log::error!("no connection to an engine can be made, for want of sockets or ports: {e}");
+        } else if let Some(attempt) = &ctx.attempt {
             look_again(attempt.reservation.replica().clone(), failure == Failure::ConnectTimeout);
         }
         let again = self.after(failure, true, session, ctx);
@@ -95,9 +92,10 @@ impl Proxy {
     /// Books a failed attempt: its guards go, its kind is counted. Whether another one follows. `unsent` if the request
     /// could not be written to its end.
     fn after(&self, failure: Failure, unsent: bool, session: &Session, ctx: &mut Context) -> bool {
+        // first: an engine that must say who it is before it is asked again is not asked again
+        self.doubt(failure, ctx);
         let verdict = self.verdict(failure, unsent, session, ctx);
         self.metrics.attempt_failed(ctx.endpoint, failure);
-        self.doubt(failure, ctx);
         // a bad gateway was reported when its head came, a dead idle connection says nothing of the engine
         if !matches!(failure, Failure::BadGateway | Failure::StaleConnection) {
             self.ended(Some(failure), ctx);
@@ -118,7 +116,7 @@ impl Proxy {
         let may_move = ctx.prompt.pinned.is_none_or(|keeper| Some(keeper) != failed) || failure.is_connect();
         let progress = Progress {
             attempts: route.attempts,
-            renewed: route.renewed,
+            renewable: !route.renewed && !ctx.attempt.as_ref().is_some_and(|a| a.reservation.replica().is_barred()),
             candidates_left: may_move && route.position + 1 < route.decision.ranked.len(),
             answered: has_answered(session),
             replayable: ctx.body.held().is_some() || !session.as_ref().retry_buffer_truncated(),

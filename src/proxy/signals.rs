@@ -55,7 +55,9 @@ impl Proxy {
 
     /// The current attempt has ended, with `failure` or well.
     pub(super) fn ended(&self, failure: Option<Failure>, ctx: &Context) {
-        let Some(attempt) = &ctx.attempt else { return };
+        let Some(attempt) = ctx.attempt.as_ref().filter(|_| failure.is_none_or(Failure::is_the_replicas)) else {
+            return;
+        };
         let reached = failure.is_none_or(|f| !f.is_connect());
         if reached && !ctx.endpoint.is_inference() {
             return;

@@ -5,6 +5,7 @@
 //! pass the second may understand otherwise.
 
 use async_trait::async_trait;
+use bytes::BytesMut;
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::tls::SslDigest;
 use pingora_core::protocols::{
@@ -29,7 +30,15 @@ pub(super) trait Listener: Debug + Send + Sync + Unpin + 'static {
 
     /// What the client is sent in place of `bytes`, if it is to be something else. Asked of each write once.
     fn in_place_of(&mut self, bytes: &[u8]) -> Option<Vec<u8>>;
+
+    /// Whether what the client sends now is kept back, as it belongs to its next request. Its leaving is not.
+    fn keeps_back(&self) -> bool {
+        false
+    }
 }
+
+/// What is kept back of a connection at most; beyond, it is not read.
+const KEPT: usize = 64 << 10;
 
 /// A connection and who listens.
 #[derive(Debug)]
@@ -38,12 +47,28 @@ pub(super) struct Watched<L> {
     listener: L,
     /// What is being sent in place of something else, and how far that is.
     other: Option<(Vec<u8>, usize)>,
+    /// What has been kept back.
+    kept: BytesMut,
 }
 
 impl<L: Listener> Watched<L> {
     /// `stream`, to whom `listener` listens from now on.
     pub(super) fn listen(stream: Stream, listener: L) -> Stream {
-        Box::new(Watched { stream, listener, other: None })
+        Box::new(Watched { stream, listener, other: None, kept: BytesMut::new() })
+    }
+
+    /// Keeps back what comes; ready when the client has left.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.kept.len() < KEPT {
+            let mut space = [0; 1024];
+            let mut piece = ReadBuf::new(&mut space);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
+            if piece.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            self.kept.extend_from_slice(piece.filled());
+        }
+        Poll::Pending
     }
 
     /// Sends what goes in place of something else.
@@ -65,7 +90,16 @@ impl<L: Listener> Watched<L> {
 impl<L: Listener> AsyncRead for Watched<L> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.listener.keeps_back() {
+            return this.poll_end(cx);
+        }
         let before = buf.filled().len();
+        if !this.kept.is_empty() {
+            let given = this.kept.split_to(this.kept.len().min(buf.remaining()));
+            buf.put_slice(&given);
+            this.listener.came(&given);
+            return Poll::Ready(Ok(()));
+        }
         match Pin::new(&mut this.stream).poll_read(cx, buf) {
             Poll::Ready(done) => {
                 this.listener.came(&buf.filled()[before..]);

@@ -3,7 +3,9 @@
 use super::handover::Succession;
 use super::reload::Reload;
 use super::tls::Certificates;
+use crate::telemetry::journal::Journal;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::outlet;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use pingora_core::server::{ExecutionPhase, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
@@ -74,7 +76,7 @@ impl ShutdownSignalWatch for Signals {
         tokio::spawn(async move {
             again().await;
             log::warn!("told to stop again, exiting at once");
-            std::process::exit(0);
+            outlet::exit(0);
         });
         ShutdownSignal::GracefulTerminate
     }
@@ -100,6 +102,7 @@ pub(super) struct Drain {
 #[async_trait]
 impl BackgroundService for Drain {
     async fn start(&self, mut shutdown: ShutdownWatch) {
+        outlet::serve();
         let Some(mut phases) = self.phases.lock().take() else { return };
         let Going { metrics, draining, open_http2 } = &self.going;
         loop {
@@ -122,7 +125,7 @@ impl BackgroundService for Drain {
         }
         log::info!("no request is left, exiting");
         self.succession.farewell();
-        std::process::exit(0);
+        outlet::exit(0);
     }
 }
 
@@ -136,6 +139,7 @@ fn goes_away(phase: &ExecutionPhase) -> bool {
 pub(super) struct Hangup {
     pub(super) reload: Arc<Reload>,
     pub(super) certificates: Option<Arc<Certificates>>,
+    pub(super) journal: Option<Arc<Journal>>,
 }
 
 #[async_trait]
@@ -147,6 +151,9 @@ impl BackgroundService for Hangup {
         loop {
             tokio::select! {
                 _ = hangup.recv() => {
+                    if let Some(journal) = &self.journal {
+                        journal.reopen();
+                    }
                     self.reload.run().await;
                     if let Some(certificates) = &self.certificates {
                         certificates.reload_certificates();

@@ -16,6 +16,8 @@ use crate::policy::retry::Limits;
 use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::Params;
 use crate::proxy::{ClientKeys, ClientRules, Cors, Phases, PriorityRules, PromptShape, Settings, Terms};
+use crate::telemetry::metrics::Metrics;
+use crate::telemetry::traces::collector::{Collector, Exporter, Tracer};
 use http::HeaderValue;
 use std::sync::Arc;
 
@@ -97,6 +99,19 @@ fn client_rules(loaded: &Loaded, fleet: &Arc<Fleet>) -> ClientRules {
 fn priority(config: &Config) -> PriorityRules {
     let rules = &config.limits.priority;
     PriorityRules { header: rules.header.parse().ok(), allow: rules.allow.as_slice().into() }
+}
+
+/// Who traces requests, and who sends the traces.
+pub(super) fn tracer(config: &Config, metrics: Arc<Metrics>, seed: u64) -> (Tracer, Option<Exporter>) {
+    let traces = &config.traces;
+    match traces.endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix("http://")) {
+        None => (Tracer::off(metrics), None),
+        Some(place) => {
+            let collector = Collector::at(place, &traces.service);
+            let (tracer, exporter) = Tracer::on(collector, metrics, traces.sample, seed);
+            (tracer, Some(exporter))
+        }
+    }
 }
 
 /// What requests go by.

@@ -2,16 +2,18 @@
 
 mod handover;
 mod health;
+mod journal;
 mod lifecycle;
 mod meaning;
 mod members;
+mod owner;
 mod reload;
 mod renew;
 mod tls;
 
 pub use handover::{NotUpgraded, upgrade};
 
-use crate::admin::{Access, Admin};
+use crate::admin::{Access, Admin, Setting, Settings};
 use crate::cli::Cli;
 use crate::config::{self, Config, ListenAddr, Loaded};
 use crate::engine::admission::AdmissionWatch;
@@ -28,7 +30,10 @@ use crate::fleet::selection::CacheAware;
 use crate::proxy::keepalive;
 use crate::proxy::{Front, Proxy};
 use crate::telemetry::decisions::Decisions;
+use crate::telemetry::journal::Journal;
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::outlet;
+use crate::telemetry::recorder::{Recorder, Seen};
 use arc_swap::ArcSwap;
 use handover::{Early, Handover, Inheritance, Known, Snapshot, Succession};
 use lifecycle::Going;
@@ -76,6 +81,14 @@ pub enum StartError {
         /// What the system or the other process said.
         cause: std::io::Error,
     },
+    /// The journal cannot be opened.
+    #[error("cannot write the journal {path}: {cause}")]
+    Journal {
+        /// `log.journal`.
+        path: String,
+        /// What the system said.
+        cause: std::io::Error,
+    },
     /// A metric was declared twice.
     #[error("cannot declare the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -90,6 +103,7 @@ struct Founded {
     readiness: Arc<ArcSwap<ReadinessProbe>>,
     balancer: Arc<LoadBalancer<CacheAware>>,
     membership: Arc<Membership>,
+    journal: Option<Arc<Journal>>,
 }
 
 /// Builds everything and serves until the process ends.
@@ -98,11 +112,12 @@ struct Founded {
 /// [`StartError`]; nothing has been served then.
 pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, StartError> {
     let config = &loaded.config;
+    owner::warn(config, cli);
     let mut inheritance = cli.upgrade.then(|| inherit(config)).transpose()?;
     check_addresses(config, inheritance.as_ref())?;
     let snapshot = inheritance.as_mut().and_then(|given| given.snapshot.take());
     let founded = found(loaded, snapshot)?;
-    let Known { fleet, metrics, secret } = founded.known.clone();
+    let Known { fleet, metrics, secret, seen: past } = founded.known.clone();
     let seen = (metrics.clone(), Arc::new(Decisions::default()));
 
     let opt = Opt { daemon: cli.daemon, ..Opt::default() };
@@ -117,6 +132,8 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let draining = Arc::new(AtomicBool::new(false));
     let terms = Arc::new(ArcSwap::from_pointee(terms(loaded, &fleet, secret)));
     let proxy = Proxy::new(router.clone(), seen.clone(), terms.clone(), draining.clone(), random());
+    let (tracer, exporter) = meaning::tracer(config, metrics.clone(), random());
+    let proxy = proxy.watched(past.trunks.clone(), Arc::new(tracer));
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let going = Going { metrics: metrics.clone(), draining: draining.clone(), open_http2: open_http2.clone() };
     let own = founded.known.clone();
@@ -128,8 +145,10 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let (told, readiness) = (founded.told, founded.readiness);
     let live = Live { fleet: fleet.clone(), router, terms, secret, access: access.clone(), readiness, told };
     let parts = reload::parts(&live);
+    let recorder = Recorder::new(fleet.clone(), metrics.clone(), past.clone());
     let reload = Arc::new(Reload::new(cli, founded.news.clone(), parts, founded.membership.clone(), metrics));
     let admin = Admin::new(fleet.clone(), seen, draining, access).guarded(founded.guard.clone());
+    let admin = admin.showing(past, settings(&founded.news));
     let admin = admin_service(config, admin.reloading(reload.clone()), &succession);
 
     let of = |addresses: Option<Vec<String>>| addresses.into_iter().flatten().collect();
@@ -139,9 +158,28 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     server.add_service(admin).add_dependency(&handover);
     server.add_service(GenBackgroundService::new("replicas".to_owned(), founded.membership));
     server.add_service(background_service("speculation", founded.guard));
+    server.add_service(background_service("recorder", recorder));
+    if let Some(exporter) = exporter {
+        server.add_service(background_service("traces", exporter));
+    }
     add_health(&mut server, &fleet, founded.balancer, &founded.news);
-    add_files(&mut server, reload, certificates);
-    serve(server, config, going, &succession)
+    add_journal(&mut server, founded.journal.as_ref(), &fleet);
+    add_files(&mut server, (reload, founded.journal.clone()), certificates);
+    serve(server, config, going, &succession);
+    if let Some(journal) = &founded.journal {
+        journal.close();
+    }
+    outlet::exit(0)
+}
+
+/// The settings in force, as they may be shown.
+fn settings(news: &News) -> Settings {
+    let news = news.clone();
+    Box::new(move || {
+        let config = &news.borrow().config;
+        let shown = config::shown(config).into_iter();
+        shown.map(|s| Setting { path: s.path, value: s.value, default: s.default }).collect()
+    })
 }
 
 /// Takes the listeners and the knowledge of the process that runs.
@@ -158,6 +196,7 @@ fn found(loaded: &Loaded, snapshot: Option<Snapshot>) -> Result<Founded, StartEr
     let clock = snapshot.as_ref().map_or_else(Clock::default, |snapshot| Clock::at(snapshot.fleet.now()));
     let fleet = Fleet::new(Vec::new(), params(config), config.routing.index_memory);
     let fleet = Arc::new(fleet.under(rules(config)).on(clock));
+    let journal = journal::open(config, &fleet, &metrics)?;
     let guard = SpeculationGuard::new(fleet.clone(), health::speculation(config));
     let (told, news) = watch::channel(Arc::new(loaded.clone()));
     let readiness = ReadinessProbe::new(fleet.clone(), health::readiness(config));
@@ -166,14 +205,15 @@ fn found(loaded: &Loaded, snapshot: Option<Snapshot>) -> Result<Founded, StartEr
     let membership = Arc::new(Membership::new(fleet.clone(), balancer.clone()));
     discover_once(&membership, members::sources(loaded)?)?;
     metrics.configured();
-    let mut secret = random();
+    let (mut secret, seen) = (random(), Seen::default());
     if let Some(snapshot) = snapshot {
         secret = snapshot.secret;
         fleet.inherit(snapshot.fleet);
         metrics.inherit(&snapshot.counts);
+        seen.history.restore(snapshot.history);
     }
-    let known = Known { fleet, metrics, secret };
-    Ok(Founded { known, guard, told, news, readiness, balancer, membership })
+    let known = Known { fleet, metrics, secret, seen };
+    Ok(Founded { known, guard, told, news, readiness, balancer, membership, journal })
 }
 
 /// Of a daemon that takes over: where its process id stands until it serves, and then. A successor that fails must not
@@ -183,22 +223,29 @@ fn pid_files(config: &Config, cli: &Cli) -> Option<[PathBuf; 2]> {
     (cli.daemon && cli.upgrade).then(|| [file.with_extension("next"), file.clone()])
 }
 
+/// What writes the journal.
+fn add_journal(server: &mut Server, journal: Option<&Arc<Journal>>, fleet: &Arc<Fleet>) {
+    if let Some(journal) = journal {
+        let writing = journal::Writing { journal: journal.clone(), fleet: fleet.clone() };
+        server.add_service(background_service("journal", writing));
+    }
+}
+
 /// What watches the files.
-fn add_files(server: &mut Server, reload: Arc<Reload>, certificates: Option<Arc<Certificates>>) {
-    let hangup = lifecycle::Hangup { reload, certificates: certificates.clone() };
+fn add_files(
+    server: &mut Server,
+    (reload, journal): (Arc<Reload>, Option<Arc<Journal>>),
+    certificates: Option<Arc<Certificates>>,
+) {
+    let hangup = lifecycle::Hangup { reload, certificates: certificates.clone(), journal };
     server.add_service(background_service("hangup", hangup));
     if let Some(certificates) = certificates {
         server.add_service(background_service("certificates", tls::Renewal(certificates)));
     }
 }
 
-/// Serves until the process ends.
-fn serve(
-    mut server: Server,
-    config: &Config,
-    going: Going,
-    succession: &Arc<Succession>,
-) -> Result<std::convert::Infallible, StartError> {
+/// Serves until the process is to end.
+fn serve(mut server: Server, config: &Config, going: Going, succession: &Arc<Succession>) {
     let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
     let draining = going.draining.clone();
     let signals = lifecycle::Signals { grace: config.server.grace, draining, over: succession.over() };
@@ -206,7 +253,6 @@ fn serve(
     server.add_service(background_service("drain", drain));
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
     succession.farewell();
-    std::process::exit(0)
 }
 
 /// The services that know how replicas are.

@@ -180,8 +180,12 @@ fn keep_fixed(old: &Config, new: &mut Config) -> Vec<String> {
         server.threads server.pid_file server.upgrade_sock server.grace server.drain_limit server.user server.group
         // prompts are known by blocks of this size; the listeners have that one, too
         routing.block_bytes timeouts.tcp_keepalive
+        // one service sends them
+        traces.endpoint traces.sample traces.service
         // its quarantines are in a file that one guard holds
         health.speculation
+        // its writer has the file since the beginning
+        log.journal
     }
     if new.routing.index_memory < old.routing.index_memory {
         new.routing.index_memory = old.routing.index_memory;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 const OWN: &str = "process_";
 
 /// Label names and values.
-type Labels = Vec<(String, String)>;
+pub(super) type Labels = Vec<(String, String)>;
 
 /// What has been counted, by the names of metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -133,11 +133,29 @@ impl Counts {
         self
     }
 
+    /// The sum of a counter's series whose labels are wanted.
+    pub(super) fn total(&self, name: &str, wanted: impl Fn(&Labels) -> bool) -> f64 {
+        let family = self.families.iter().find(|(known, _)| known == name);
+        family.map_or(0.0, |(_, f)| f.counters.iter().filter(|(labels, _)| wanted(labels)).map(|(_, n)| n).sum())
+    }
+
+    /// A counter by replica.
+    pub(super) fn by_upstream(&self, name: &str) -> HashMap<&str, f64> {
+        let family = self.families.iter().find(|(known, _)| known == name);
+        let counters = family.into_iter().flat_map(|(_, family)| &family.counters);
+        counters.filter_map(|(labels, n)| Some((labels.first()?.1.as_str(), *n))).collect()
+    }
+
+    /// How many a histogram without labels has seen up to each of its bounds, and in all.
+    pub(super) fn cumulative(&self, name: &str) -> Vec<u64> {
+        let family = self.families.iter().find(|(known, _)| known == name);
+        let tally = family.and_then(|(_, f)| f.histograms.first()).map(|(_, tally)| tally);
+        tally.map_or_else(Vec::new, |t| t.buckets.iter().map(|b| b.1).chain([t.count]).collect())
+    }
+
     /// The counter of this name for one replica.
     pub(super) fn of_upstream(&self, name: &str, upstream: &str) -> f64 {
-        let family = self.families.iter().find(|(known, _)| known == name);
-        let of = |labels: &Labels| labels.iter().any(|(key, value)| key == "upstream" && value == upstream);
-        family.map_or(0.0, |(_, f)| f.counters.iter().filter(|(labels, _)| of(labels)).map(|(_, n)| n).sum())
+        self.total(name, |labels| labels.iter().any(|(key, value)| key == "upstream" && value == upstream))
     }
 }
 

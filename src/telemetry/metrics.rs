@@ -18,7 +18,7 @@ use prometheus::{Histogram, IntCounterVec, IntGauge};
 use std::time::{Duration, Instant, SystemTime};
 
 /// From a warm prefix on an idle replica to a long prompt behind a queue: factors of about two.
-const TTFT: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 60.0, 180.0, 600.0];
+pub(super) const TTFT: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 60.0, 180.0, 600.0];
 /// From a short answer to an agent turn that thinks for an hour.
 const DURATION: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0, 1800.0, 3600.0];
 /// A token takes between 2 ms (small model, one user) and a second (a large batch behind prefills).
@@ -30,8 +30,13 @@ const QUEUE_WAIT: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30
 /// Around the budget of a decision, 100 µs.
 const DECISION: &[f64] = &[1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3];
 
-const PROMPT_TOKENS: &str = "ramjet_upstream_prompt_tokens_total";
-const CACHED_TOKENS: &str = "ramjet_upstream_cached_prompt_tokens_total";
+/// Statuses of which there are series from the start, so that the first error of a kind is a rise from zero. The others
+/// come with their first request.
+const USUAL: [&str; 7] = ["200", "400", "429", "499", "500", "502", "503"];
+/// A name that more than one place says.
+pub(super) const TTFT_NAME: &str = "ramjet_ttft_seconds";
+pub(super) const PROMPT_TOKENS: &str = "ramjet_upstream_prompt_tokens_total";
+pub(super) const CACHED_TOKENS: &str = "ramjet_upstream_cached_prompt_tokens_total";
 
 metrics! {
     /// All metrics of the process.
@@ -46,7 +51,7 @@ metrics! {
             "Time that requests waited for room, whether they got it, left or were turned away.", QUEUE_WAIT);
         shed: counters("ramjet_shed_total",
             "Requests turned away because more was asked than may run, by reason.", &["reason"]);
-        ttft: histogram("ramjet_ttft_seconds", "Time to the first generated token of streamed answers.", TTFT);
+        ttft: histogram(TTFT_NAME, "Time to the first generated token of streamed answers.", TTFT);
         duration: histograms("ramjet_request_duration_seconds",
             "Time from the request to the end of its answer.", DURATION, &["endpoint"]);
         per_token: histogram("ramjet_time_per_output_token_seconds",
@@ -102,6 +107,13 @@ metrics! {
             "Those of them that the replica reported as served from its prefix cache.", &["upstream"]);
         placed: gauge("ramjet_requests_placed",
             "Requests with a replica, by the requests' own count. It stays at ramjet_reservations.");
+        checks: counters("ramjet_self_check_failures_total",
+            "How often what must always hold did not for half a minute: every request that has a replica has a reservation \
+             (reservations), and the prefix index keeps to its budget (index_bytes).", &["check"]);
+        history_bytes: gauge("ramjet_history_bytes", "Heap bytes of the history that the dashboard shows.");
+        traces: counters("ramjet_traces_total",
+            "Traced requests, by what became of the trace: sent to the collector, dropped because too many waited, or \
+             failed because the collector did not take it.", &["outcome"]);
         reloads: counters("ramjet_reloads_total", "Reloads of the configuration, by outcome.", &["outcome"]);
         reloaded: float_gauge("ramjet_reload_success_timestamp_seconds",
             "When the configuration in force was read, in seconds since 1970.");
@@ -109,6 +121,9 @@ metrics! {
         listed: gauges("ramjet_discovery_replicas", "Replicas that a source lists, or listed last.", &["source"]);
         unlisted: counters("ramjet_discovery_failures_total", "How often a source could not tell.", &["source"]);
         stale: gauges("ramjet_discovery_stale", "1 while what a source lists is what it said before it failed.", &["source"]);
+        journal_lines: counter("ramjet_journal_lines_total", "Lines written to the journal.");
+        journal_lost: counter("ramjet_journal_lost_total",
+            "Steps that are missing in the journal: they came faster than the disk took them, or it refused them.");
         build: gauges("ramjet_build_info", "1; what runs here.", &["version"]);
         started: float_gauge("process_start_time_seconds", "When the process began, in seconds since 1970.");
         cpu: float_counter("process_cpu_seconds_total", "Processor time of the process, user and system.");
@@ -174,6 +189,7 @@ impl Metrics {
     fn show_from_the_start(&self) {
         self.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         self.started.set(SystemTime::UNIX_EPOCH.elapsed().map_or(0.0, |since| since.as_secs_f64()));
+        self.show_own_from_the_start();
         for (account, _) in Accounts::default().all() {
             self.uncached_tokens.with_label_values(&[account]);
         }
@@ -197,6 +213,10 @@ impl Metrics {
         }
         for endpoint in Endpoint::ALL {
             self.duration.with_label_values(&[endpoint.label()]);
+            for code in USUAL {
+                self.requests.with_label_values(&[endpoint.label(), code, "false"]);
+                self.requests.with_label_values(&[endpoint.label(), code, "true"]);
+            }
             for failure in Failure::ALL {
                 self.upstream_errors.with_label_values(&[endpoint.label(), failure.label()]);
             }
@@ -252,9 +272,24 @@ impl Metrics {
         self.saved_tokens.inc_by(saved);
     }
 
+    /// So many lines were written to the journal.
+    pub fn journal_lines(&self, lines: u64) {
+        self.journal_lines.inc_by(lines);
+    }
+
+    /// So many steps are missing in it.
+    pub fn journal_lost(&self, steps: u64) {
+        self.journal_lost.inc_by(steps);
+    }
+
     /// Requests being served.
     pub fn inflight(&self) -> i64 {
         self.inflight.get()
+    }
+
+    /// How many configurations were in force, the present one included.
+    pub fn generation(&self) -> i64 {
+        self.generation.get()
     }
 
     /// A choice was made, for a request with a prompt to compare or without.

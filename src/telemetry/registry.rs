@@ -7,6 +7,7 @@ use prometheus::{
     Counter, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry,
 };
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 pub(super) type Result<T> = std::result::Result<T, prometheus::Error>;
@@ -20,6 +21,8 @@ macro_rules! metrics {
         $(#[$doc])*
         pub struct $name {
             pub(super) registry: prometheus::Registry,
+            /// What they are, in the order of the table.
+            pub(super) described: Vec<$crate::telemetry::registry::Described>,
             /// What is copied into counters at a scrape must not be copied twice.
             pub(super) rendering: parking_lot::Mutex<()>,
             /// What processes before this one counted.
@@ -30,7 +33,13 @@ macro_rules! metrics {
         impl $name {
             fn declare() -> $crate::telemetry::registry::Result<Self> {
                 let builder = $crate::telemetry::registry::Builder::default();
-                Ok($name { $($field: builder.$kind($($argument),+)?,)+ registry: builder.registry, rendering: parking_lot::Mutex::new(()), inherited: parking_lot::Mutex::default() })
+                Ok($name {
+                    $($field: builder.$kind($($argument),+)?,)+
+                    registry: builder.registry,
+                    described: builder.described.into_inner(),
+                    rendering: parking_lot::Mutex::new(()),
+                    inherited: parking_lot::Mutex::default(),
+                })
             }
         }
     };
@@ -57,48 +66,70 @@ pub(super) fn keep<T: MetricVecBuilder>(series: &MetricVec<T>, stays: impl Fn(&L
     }
 }
 
+/// What a metric is, for documents.
+#[derive(Clone, Debug)]
+pub(super) struct Described {
+    pub(super) name: String,
+    pub(super) kind: &'static str,
+    pub(super) help: String,
+    pub(super) labels: Vec<String>,
+    pub(super) buckets: Vec<f64>,
+}
+
 /// Makes metrics and registers them.
 #[derive(Default)]
 pub(super) struct Builder {
     pub(super) registry: Registry,
+    pub(super) described: RefCell<Vec<Described>>,
 }
 
 impl Builder {
-    fn add<T: Collector + Clone + 'static>(&self, metric: Result<T>) -> Result<T> {
+    fn add<T: Collector + Clone + 'static>(&self, kind: &'static str, buckets: &[f64], metric: Result<T>) -> Result<T> {
         let metric = metric?;
+        self.described.borrow_mut().extend(metric.desc().iter().map(|desc| Described {
+            name: desc.fq_name.clone(),
+            kind,
+            help: desc.help.clone(),
+            labels: desc.variable_labels.clone(),
+            buckets: buckets.to_vec(),
+        }));
         self.registry.register(Box::new(metric.clone()))?;
         Ok(metric)
     }
 
     pub(super) fn counter(&self, name: &str, help: &str) -> Result<IntCounter> {
-        self.add(IntCounter::new(name, help))
+        self.add("counter", &[], IntCounter::new(name, help))
     }
 
     pub(super) fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
-        self.add(IntCounterVec::new(Opts::new(name, help), labels))
+        self.add("counter", &[], IntCounterVec::new(Opts::new(name, help), labels))
     }
 
     pub(super) fn float_counter(&self, name: &str, help: &str) -> Result<Counter> {
-        self.add(Counter::new(name, help))
+        self.add("counter", &[], Counter::new(name, help))
     }
 
     pub(super) fn float_gauge(&self, name: &str, help: &str) -> Result<Gauge> {
-        self.add(Gauge::new(name, help))
+        self.add("gauge", &[], Gauge::new(name, help))
     }
 
     pub(super) fn gauge(&self, name: &str, help: &str) -> Result<IntGauge> {
-        self.add(IntGauge::new(name, help))
+        self.add("gauge", &[], IntGauge::new(name, help))
     }
 
     pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
-        self.add(IntGaugeVec::new(Opts::new(name, help), labels))
+        self.add("gauge", &[], IntGaugeVec::new(Opts::new(name, help), labels))
     }
 
     pub(super) fn histogram(&self, name: &str, help: &str, buckets: &[f64]) -> Result<Histogram> {
-        self.add(Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
+        self.add("histogram", buckets, Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
     }
 
     pub(super) fn histograms(&self, name: &str, help: &str, buckets: &[f64], labels: &[&str]) -> Result<HistogramVec> {
-        self.add(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels))
+        self.add(
+            "histogram",
+            buckets,
+            HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels),
+        )
     }
 }

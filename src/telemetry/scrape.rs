@@ -42,6 +42,8 @@ impl Metrics {
             self.upstream_up.with_label_values(name).set(replica.is_healthy().into());
             self.upstream_inflight.with_label_values(name).set(replica.inflight().into());
             self.upstream_load.with_label_values(name).set(replica.load().into());
+            self.upstream_prompt_tokens.with_label_values(name);
+            self.upstream_cached_tokens.with_label_values(name);
             for (reason, count) in replica.probe_failures() {
                 let shown = self.probe_failures.with_label_values(&[replica.name(), reason.label()]);
                 shown.inc_by(count.saturating_sub(shown.get()));

@@ -114,6 +114,13 @@ def _(play, c):
     ]
 
 
+def named(url, authority_is_enough):
+    """What must be said of a refused URL: all but user information, or no more than its authority."""
+    if authority_is_enough and ("?" in url or "#" in url):
+        url = url.split("?")[0].split("#")[0]
+    return url.split("@")[-1].strip("/")
+
+
 CHECKS["stderr_contains_any"] = lambda play, c: [
     f"{l['label']}: says {short(l['log'][-200:])!r}"
     for l in play.launches
@@ -122,7 +129,7 @@ CHECKS["stderr_contains_any"] = lambda play, c: [
 CHECKS["stderr_names_the_url"] = lambda play, c: [
     f"{l['label']}: not named in {short(l['log'][-160:])!r}"
     for l in play.launches
-    if refused(l) and not any(u.split("@")[-1].strip("/") in l["log"] for u in l["workers"])
+    if refused(l) and not any(named(u, c.get("authority_is_enough")) in l["log"] for u in l["workers"])
 ]
 CHECKS["last_worker_counted_once_or_rejected"] = lambda play, c: (
     []

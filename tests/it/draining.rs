@@ -57,6 +57,26 @@ async fn a_drained_replica_finishes_what_it_has_and_gets_nothing_until_undrained
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_second_attempt_does_not_go_to_a_replica_drained_meanwhile() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let config = "routing: { policy: round_robin }\nlimits: { inflight_per_replica: 1 }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[a.addr, b.addr], config, ..Start::default() }).await;
+    let mut running = client::begin_chat(ramjet.api, "on-call-ok", &chat_body(500, "")).await.unwrap();
+    until("one runs", || async { a.seen().len() + b.seen().len() == 1 }).await;
+    let (busy, free) = if a.seen().is_empty() { (&b, &a) } else { (&a, &b) };
+    free.script(&["status=502"]);
+    let mut waits = client::begin_chat(ramjet.api, "", &chat_body(600, "")).await.unwrap();
+    until("its second attempt waits", || async { ramjet.metric("ramjet_queue_length").await == 1.0 }).await;
+    assert_eq!(free.seen().len(), 1);
+    assert_eq!(order(ramjet.admin, &format!("/api/replicas/{}/drain", busy.addr), "").await.status, 200);
+    busy.call();
+    assert_eq!(running.answer().await.unwrap().status, 200);
+    let answer = waits.answer().await.unwrap();
+    assert_eq!((answer.status, answer.header("x-ramjet-error")), (503, Some("no_replica")));
+    assert_eq!(busy.seen().len(), 1, "it is drained");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn all_drained_is_no_replica() {
     let engine = Engine::start().await;
     let replicas = &[format!("{{ name: e, url: \"http://{}\", dp_ranks: 2 }}", engine.addr)];

@@ -90,6 +90,29 @@ async fn the_limit_is_on_what_is_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn text_that_is_held_in_the_place_of_a_compressed_body_takes_its_memory() {
+    let engine = Engine::start().await;
+    let config = "compat: { model_aliases: { fast: m } }\nlimits: { body_memory: 1MiB }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], config, ..Start::default() }).await;
+    let text = format!(r#"{{"model":"fast","messages":[{{"role":"user","content":"{}"}}]}}"#, "a".repeat(900 << 10));
+    let body = gzip(text.as_bytes());
+    assert!(body.len() < 64 << 10);
+    let ask = async |play: &str| {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        let fields = format!("x-play: {play}\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n", body.len());
+        h1.send(&[chat_head(&fields).as_bytes(), &body].concat()).await;
+        h1
+    };
+    let first = ask("prefill").await;
+    until("the engine has it", || async { engine.seen().len() == 1 }).await;
+    let refused = ask("").await.answer().await.unwrap();
+    assert_eq!((refused.status, refused.header("x-ramjet-error")), (503, Some("overloaded")));
+    drop(first);
+    ramjet.settled().await;
+    assert_eq!(ask("").await.answer().await.unwrap().status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_alias_is_replaced_in_plain_text() {
     let engine = Engine::start().await;
     let config = "compat: { model_aliases: { fast: m } }";

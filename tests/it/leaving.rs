@@ -82,6 +82,36 @@ async fn in_prefill_and_in_decode_the_engine_notices_within_50_ms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_came_behind_the_body_does_not_hide_that_the_client_has_left() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let next = b"GET /v1/files HTTP/1.1\r\nhost: x\r\n\r\n";
+    for play in ["prefill", "decode"] {
+        for (behind, beside) in [(&b"\r\n"[..], &b""[..]), (b"", b"\r\n"), (b"\r\n", b"\r\n"), (b"", next), (next, b"")]
+        {
+            let mut best = Duration::MAX;
+            for _ in 0..TRIES {
+                let before = engine.seen().len();
+                let head = chat_head(&format!("x-play: {play}\r\ncontent-length: 20000\r\n"));
+                let mut h1 = H1::connect(ramjet.api).await.unwrap();
+                h1.send(&[head.as_bytes(), &chat_body(20_000, ""), behind].concat()).await;
+                at_work(&engine, before).await;
+                h1.send(beside).await;
+                if play == "decode" {
+                    h1.head().await.unwrap();
+                }
+                let left = Instant::now();
+                drop(h1);
+                noticed(&engine, before).await;
+                best = best.min(engine.seen()[before].closed.unwrap().saturating_duration_since(left));
+            }
+            assert!(best < AT_ONCE, "{play} {behind:?} {beside:?}: {best:?}");
+        }
+    }
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn in_the_middle_of_its_body_nothing_is_reserved_and_no_engine_hears_of_it() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;

@@ -5,7 +5,7 @@ use crate::support::engine::{Engine, TOKEN};
 use crate::support::ramjet::{Ramjet, Start};
 use crate::support::{body_of, chat_body, until};
 use std::time::{Duration, Instant};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn started(engine: &Engine, timeouts: &str) -> Ramjet {
     let config = format!("timeouts: {{ {timeouts} }}");
@@ -68,6 +68,32 @@ async fn an_upload_may_take_longer_than_any_of_its_pauses() {
         h1.send(&pieces.flatten().copied().collect::<Vec<_>>()).await;
         assert_eq!(h1.answer().await.unwrap().status, 200, "{path}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_of_a_byte_now_and_then_does_not_hold_its_connection_for_ever() {
+    let engine = Engine::start().await;
+    let ramjet = started(&engine, "client_body: 500ms").await;
+    for framing in ["content-length: 30000\r\n", "transfer-encoding: chunked\r\n"] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        h1.send(chat_head(framing).as_bytes()).await;
+        let piece: &[u8] = if framing.starts_with("content") { b"a" } else { b"1\r\na\r\n" };
+        let mut trickle = tokio::time::interval(Duration::from_millis(50));
+        let (mut read, mut write) = h1.stream.into_split();
+        let mut start = [0; 12];
+        let answered = read.read_exact(&mut start);
+        tokio::pin!(answered);
+        let told = loop {
+            tokio::select! {
+                told = &mut answered => break told,
+                _ = trickle.tick() => drop(write.write_all(piece).await),
+            }
+        };
+        told.unwrap();
+        assert_eq!(&start, b"HTTP/1.1 408", "{framing}");
+    }
+    ramjet.settled().await;
+    assert!(engine.seen().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

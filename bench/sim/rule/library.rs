@@ -118,6 +118,7 @@ impl Library {
 
     fn prompt<'a>(&self, request: &'a Request) -> Prompt<'a> {
         Prompt {
+            request: request.id,
             chain: &request.chain,
             ends: request.ends,
             body_bytes: request.bytes,

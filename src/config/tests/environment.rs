@@ -30,13 +30,8 @@ fn the_environment_alone_starts_a_router() {
         ("RJ_MAX_TOKENS_STRIP", ""),
     ];
     let Loaded { config, warnings, .. } = from_env(&env).unwrap();
-    assert_eq!(
-        warnings,
-        [
-            "RJ_ROUTE_JOURNAL: known, but this version does not act on it",
-            "RJ_ROUTE_ALPHA tunes the affinity rule, so routing.policy is affinity; unset it for cost",
-        ]
-    );
+    assert_eq!(warnings, ["RJ_ROUTE_ALPHA tunes the affinity rule, so routing.policy is affinity; unset it for cost"]);
+    assert_eq!(config.log.journal.as_deref(), Some("/tmp/journal".as_ref()));
     assert_eq!(config.fleet.replicas.len(), 2);
     for replica in &config.fleet.replicas {
         assert_eq!(replica.api_key.as_ref().map(Secret::expose), Some("engine-key"));

@@ -8,7 +8,7 @@ use super::*;
 use crate::policy::flight::FlightParams;
 use crate::policy::select::Params;
 use crate::policy::testing::params;
-use crate::types::PolicyKind;
+use crate::types::{FlightMode, PolicyKind};
 use pingora_load_balancing::Backends;
 use pingora_load_balancing::discovery::Static;
 
@@ -34,6 +34,7 @@ fn chain(text: u64, own: u64) -> Arc<[u64]> {
 
 fn prompt(chain: &Arc<[u64]>) -> Prompt<'_> {
     Prompt {
+        request: 1,
         ends: Ends::default(),
         chain,
         body_bytes: 206_848,

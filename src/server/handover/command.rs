@@ -1,6 +1,6 @@
 //! `ramjet upgrade`: starts the successor, waits until it serves, and says what has become of it.
 
-use super::{Who, who};
+use super::{Who, who, wire};
 use crate::cli::Cli;
 use crate::config::Config;
 use std::os::unix::process::CommandExt;
@@ -25,6 +25,11 @@ pub enum NotUpgraded {
         /// What the system said.
         cause: std::io::Error,
     },
+    /// Root would serve in the place of a user without privileges.
+    #[error(
+        "the running ramjet (process {1}) is user {0}'s, and its successor would be root's: run this as that user (with systemd: systemctl reload)"
+    )]
+    Root(u32, u32),
     /// It could not be started.
     #[error("the successor cannot be started: {0}; process {1} serves on")]
     Start(std::io::Error, u32),
@@ -53,12 +58,22 @@ impl NotUpgraded {
 pub fn upgrade(config: &Config, cli: &Cli) -> Result<String, NotUpgraded> {
     let socket = &config.server.upgrade_sock;
     let old = who(socket).map_err(|cause| NotUpgraded::Nobody { socket: socket.display().to_string(), cause })?;
+    // a daemon with server.user gives its privileges up again
+    let stays_root = nix::unistd::geteuid().is_root() && !(cli.daemon && config.server.user.is_some());
+    if let Some(user) = owner(socket).filter(|user| stays_root && *user != 0) {
+        return Err(NotUpgraded::Root(user, old.process));
+    }
     let mut child = start(cli).map_err(|cause| NotUpgraded::Start(cause, old.process))?;
     let new = wait(socket, &old, &mut child, cli.daemon)?;
     Ok(format!(
         "ramjet {} (process {}) serves; ramjet {} (process {}) finishes what it has\n",
         new.version, new.process, old.version, old.process
     ))
+}
+
+/// Whose process waits at `socket`.
+fn owner(socket: &Path) -> Option<u32> {
+    wire::peer_user(&super::connect(socket).ok()?).ok()
 }
 
 /// Apart from the terminal's signals, and with this one's standard output and error.

@@ -5,6 +5,7 @@ use super::successor::Inheritance;
 use super::wire::{self, Kind};
 use super::{PATIENCE, PROTOCOL, Who, connect, is_trusted, notify, who};
 use crate::pack::Pack;
+use crate::telemetry::outlet;
 use async_trait::async_trait;
 use pingora_core::server::{ListenFds, ShutdownWatch};
 use pingora_core::services::{ServiceReadyNotifier, ServiceWithDependents};
@@ -183,7 +184,7 @@ impl Handover {
         if let Some([next, _]) = &self.pid_files {
             let _gone = fs::remove_file(next);
         }
-        std::process::exit(1)
+        outlet::exit(1)
     }
 
     /// Answers whoever connects, until the process ends or another one serves.

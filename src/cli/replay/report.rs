@@ -1,0 +1,219 @@
+//! What a replay has found, in words and in two columns: then and now.
+
+use crate::fleet::replay::{Again, Replay};
+use crate::fleet::steps::{Change, Stage};
+use crate::policy::select::Params;
+use crate::types::{PolicyKind, ReplicaId};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// What was found so far.
+#[derive(Default)]
+pub(super) struct Report {
+    /// The fleet that lives through the steps, from the first line on.
+    pub(super) replay: Option<Replay>,
+    runs: u64,
+    /// The first line did not stand at the beginning of its journal.
+    in_the_midst: bool,
+    inherited: u64,
+    lost: u64,
+    from: Option<f64>,
+    to: f64,
+    rules: Option<(Params, Params)>,
+    choices: u64,
+    moved: Vec<Again>,
+    nowhere: u64,
+    unlike: u64,
+    tokens: f64,
+    sides: [Side; 2],
+    /// Prompt tokens and those from the cache, as engines reported them.
+    reported: (u64, u64),
+}
+
+/// One column.
+#[derive(Default)]
+struct Side {
+    held: f64,
+    waited_ms: f64,
+    /// By replica: choices, and tokens to read.
+    at: BTreeMap<ReplicaId, (u64, f64)>,
+}
+
+impl Side {
+    /// The largest share of what is to be read over the mean one, among so many replicas.
+    fn imbalance(&self, replicas: usize) -> f64 {
+        let most = self.at.values().map(|(_, tokens)| *tokens).fold(0.0, f64::max);
+        let sum: f64 = self.at.values().map(|(_, tokens)| tokens).sum();
+        if sum > 0.0 { most * count(replicas) / sum } else { 1.0 }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "few enough to be told to a few digits")]
+fn count(n: usize) -> f64 {
+    n as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "told to a few digits")]
+fn share(part: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { 100.0 * part as f64 / of as f64 }
+}
+
+impl Report {
+    /// A process begins, with a fleet of its own.
+    pub(super) fn begin(&mut self, replay: Replay, in_the_midst: bool) {
+        self.replay = Some(replay);
+        self.runs += 1;
+        self.in_the_midst |= in_the_midst;
+    }
+
+    pub(super) fn lost(&mut self, steps: u64) {
+        self.lost += steps;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.choices == 0
+    }
+
+    pub(super) fn step(&mut self, stage: Stage) {
+        let Some(mut replay) = self.replay.take() else { return };
+        self.to = stage.at;
+        self.from.get_or_insert(stage.at);
+        for change in &stage.changes {
+            match change {
+                Change::Ended(_, ending) => {
+                    if let [Some(prompt), Some(cached), _] = ending.usage {
+                        self.reported = (self.reported.0 + prompt, self.reported.1 + cached);
+                    }
+                }
+                Change::Inherited => self.inherited += 1,
+                Change::Ruled(ruled) => self.rules = Some((ruled.params, replay.other(ruled.params))),
+                _ => {}
+            }
+        }
+        replay.step(stage, |again| self.choice(again));
+        self.replay = Some(replay);
+    }
+
+    fn choice(&mut self, again: Again) {
+        self.choices += 1;
+        self.tokens += again.prompt;
+        self.unlike += u64::from(!again.saw_the_same);
+        let Some(now) = again.now else {
+            self.nowhere += 1;
+            return;
+        };
+        if now.to != again.then.to {
+            self.moved.push(again);
+        }
+        for (side, went) in self.sides.iter_mut().zip([again.then, now]) {
+            side.held += went.held;
+            side.waited_ms += went.ttft_ms;
+            let at = side.at.entry(went.to).or_default();
+            *at = (at.0 + 1, at.1 + (again.prompt - went.held).max(0.0));
+        }
+    }
+
+    /// The report; so many of the choices that went elsewhere are listed.
+    pub(super) fn page(&self, list: usize) -> String {
+        let mut out = String::new();
+        let seconds = (self.to - self.from.unwrap_or(self.to)) / 1000.0;
+        // writing to a String cannot fail, here and below
+        let _infallible = writeln!(out, "choices:  {} in {seconds:.1} s", self.choices);
+        if let Some((then, now)) = &self.rules {
+            let _infallible = writeln!(out, "then:     {}\nnow:      {}", rule(then), rule(now));
+        }
+        let moved = self.moved.len() as u64;
+        let _infallible = writeln!(out, "moved:    {moved} ({:.2} %)", share(moved, self.choices));
+        if self.nowhere > 0 {
+            let _infallible = writeln!(out, "nowhere:  {} found no candidate again", self.nowhere);
+        }
+        let alike = self.choices - self.unlike;
+        let _infallible = writeln!(
+            out,
+            "alike:    {alike} ({:.2} %) saw the same overlaps and loads as then",
+            share(alike, self.choices)
+        );
+        self.columns(&mut out);
+        self.doubts(&mut out);
+        self.list(&mut out, list);
+        out
+    }
+
+    fn columns(&self, out: &mut String) {
+        let [then, now] = &self.sides;
+        let mut row = |name: &str, then: String, now: String| {
+            let _infallible = writeln!(out, "{name:<28} {then:>12} {now:>12}");
+        };
+        row("", "then".to_owned(), "now".to_owned());
+        let reuse = |side: &Side| format!("{:.2} %", 100.0 * side.held / self.tokens.max(1.0));
+        row("predicted reuse", reuse(then), reuse(now));
+        let placed = self.choices - self.nowhere;
+        #[expect(clippy::cast_precision_loss, reason = "told to a few digits")]
+        let ttft = |side: &Side| format!("{:.1} ms", side.waited_ms / placed.max(1) as f64);
+        row("predicted first token, mean", ttft(then), ttft(now));
+        let mut replicas: Vec<ReplicaId> = then.at.keys().chain(now.at.keys()).copied().collect();
+        replicas.sort_unstable();
+        replicas.dedup();
+        let balance = |side: &Side| format!("{:.3}", side.imbalance(replicas.len()));
+        row("to read, most over mean", balance(then), balance(now));
+        for id in replicas {
+            let at = |side: &Side| side.at.get(&id).copied().unwrap_or_default();
+            row(&format!("choices at replica {id}"), at(then).0.to_string(), at(now).0.to_string());
+            let read = |side| format!("{:.0}", at(side).1);
+            row(&format!("tokens to read at replica {id}"), read(then), read(now));
+        }
+        let (prompt, cached) = self.reported;
+        if prompt > 0 {
+            let reported = format!("{:.2} %", share(cached, prompt));
+            row("reported reuse", reported, "-".to_owned());
+        }
+    }
+
+    /// Why it may not be exact.
+    fn doubts(&self, out: &mut String) {
+        let mut doubt = |text: &str| {
+            let _infallible = writeln!(out, "note: {text}");
+        };
+        if self.in_the_midst {
+            doubt("the first file is not the first of its journal: what was known before it is not");
+        }
+        if self.runs > 1 {
+            doubt(&format!("{} processes wrote it: each begins with nothing known", self.runs));
+        }
+        if self.inherited > 0 {
+            doubt("a process had taken over what another one knew, which is not written down");
+        }
+        if self.lost > 0 {
+            doubt(&format!("{} steps are missing: the disk was too slow for them", self.lost));
+        }
+        if !self.moved.is_empty() {
+            doubt(
+                "what went elsewhere is taken to have lasted as long as it did, and its cache to hold what is believed",
+            );
+        }
+    }
+
+    fn list(&self, out: &mut String, most: usize) {
+        for again in self.moved.iter().take(most) {
+            let Some(now) = again.now else { continue };
+            let _infallible = writeln!(
+                out,
+                "{:016x}: replica {} ({:.0} of {:.0} tokens held) -> {} ({:.0} held)",
+                again.request, again.then.to, again.then.held, again.prompt, now.to, now.held
+            );
+        }
+        if self.moved.len() > most && most > 0 {
+            let _infallible = writeln!(out, "and {} more", self.moved.len() - most);
+        }
+    }
+}
+
+fn rule(params: &Params) -> String {
+    match params.policy {
+        PolicyKind::Affinity => {
+            let affinity = &params.affinity;
+            format!("affinity, {}, cap {}, alpha {}", affinity.basis.name(), affinity.cap_blocks, affinity.alpha)
+        }
+        other => other.name().to_owned(),
+    }
+}

@@ -1,0 +1,16 @@
+//! What an operator may see of what is held.
+
+use super::Fleet;
+use crate::types::ReplicaId;
+
+impl Fleet {
+    /// Who is believed to hold the prefix that ends with the block of this fingerprint.
+    pub fn holders(&self, print: u64) -> Vec<ReplicaId> {
+        self.residency.read().holders(print)
+    }
+
+    /// Whether the prefix index keeps to its budget and its parts agree.
+    pub fn index_is_sound(&self) -> bool {
+        self.residency.read().is_sound()
+    }
+}

@@ -1,0 +1,89 @@
+//! What must always hold, and what ramjet counts of itself.
+
+use super::metrics::Metrics;
+use crate::fleet::Fleet;
+
+/// What must always hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// Reservations and requests that have a replica are as many.
+    Reservations,
+    /// The prefix index keeps to its budget.
+    IndexBytes,
+}
+
+impl Check {
+    /// Every check.
+    pub const ALL: [Check; 2] = [Check::Reservations, Check::IndexBytes];
+
+    /// As a label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Check::Reservations => "reservations",
+            Check::IndexBytes => "index_bytes",
+        }
+    }
+}
+
+/// What became of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceEnd {
+    /// The collector took it.
+    Sent,
+    /// Too many waited.
+    Dropped,
+    /// The collector did not take it.
+    Failed,
+}
+
+impl TraceEnd {
+    /// Every end.
+    pub const ALL: [TraceEnd; 3] = [TraceEnd::Sent, TraceEnd::Dropped, TraceEnd::Failed];
+
+    /// As a label.
+    pub fn label(self) -> &'static str {
+        match self {
+            TraceEnd::Sent => "sent",
+            TraceEnd::Dropped => "dropped",
+            TraceEnd::Failed => "failed",
+        }
+    }
+}
+
+impl Metrics {
+    pub(super) fn show_own_from_the_start(&self) {
+        for check in Check::ALL {
+            self.checks.with_label_values(&[check.label()]);
+        }
+        for end in TraceEnd::ALL {
+            self.traces.with_label_values(&[end.label()]);
+        }
+    }
+
+    /// Whether what must always hold does at the moment. Reservations and requests are counted one after the other.
+    pub fn checks(&self, fleet: &Fleet) -> [(Check, bool); Check::ALL.len()] {
+        let reserved: i64 = fleet.members().present().map(|r| i64::from(r.inflight())).sum();
+        [(Check::Reservations, reserved == self.placed.get()), (Check::IndexBytes, fleet.index_is_sound())]
+    }
+
+    /// What must always hold did not for long.
+    pub fn check_failed(&self, check: Check) {
+        self.checks.with_label_values(&[check.label()]).inc();
+    }
+
+    /// So many traces came to this end.
+    pub fn traced(&self, end: TraceEnd, count: usize) {
+        self.traces.with_label_values(&[end.label()]).inc_by(count as u64);
+    }
+
+    /// How many came to this end.
+    #[cfg(test)]
+    pub(crate) fn traces_ended(&self, end: TraceEnd) -> u64 {
+        self.traces.with_label_values(&[end.label()]).get()
+    }
+
+    /// The history takes so many bytes.
+    pub fn history(&self, bytes: usize) {
+        self.history_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+}
