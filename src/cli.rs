@@ -28,6 +28,9 @@ pub struct Cli {
     /// Take over from the running process, its listeners and what it knows. `ramjet upgrade` does it and reports.
     #[arg(short, long)]
     pub upgrade: bool,
+    /// With -u: starts afresh where no process runs, as one that is started again after a crash must.
+    #[arg(long, requires = "upgrade")]
+    pub or_start: bool,
     /// Replicas, separated by commas; enough to start without a file.
     #[arg(long, value_name = "URL,URL…", global = true)]
     pub upstream: Option<String>,

@@ -1,10 +1,15 @@
 //! `POST /api/replicas/NAME/drain` and `/undrain`: an operator keeps new requests away from a replica, and lets them in
-//! again. Running ones finish. `/release` ends the quarantine of a replica whose speculative decoding did not work.
+//! again. Running ones finish. Its sessions move at their next turns; with `drain?within=10m` over that time, the dearest
+//! to move last. `/release` ends the quarantine of a replica whose speculative decoding did not work.
 
 use crate::engine::speculation::SpeculationGuard;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest time that a drain may take: a day.
+const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +38,7 @@ impl Order {
         Some(Order { name: decoded(name)?, verb })
     }
 
-    /// Does it; `None` if there is no such replica.
+    /// Does it, a drain `within` some time; `None` if there is no such replica.
     ///
     /// # Errors
     /// It could not be written down, and was not done.
@@ -41,10 +46,11 @@ impl Order {
         &self,
         fleet: &Fleet,
         guard: Option<&SpeculationGuard>,
+        within: Option<Duration>,
     ) -> std::io::Result<Option<Arc<Replica>>> {
         let Some(replica) = fleet.replicas().iter().find(|r| r.name() == self.name).cloned() else { return Ok(None) };
         match self.verb {
-            Verb::Drain => replica.drain(true, fleet.clock().now()),
+            Verb::Drain => fleet.drain(&replica, within),
             Verb::Undrain => replica.drain(false, fleet.clock().now()),
             Verb::Release => {
                 guard.map(|guard| guard.release(&replica)).transpose()?;
@@ -52,6 +58,25 @@ impl Order {
         }
         Ok(Some(replica))
     }
+}
+
+/// The time in a query, such as `within=10m`.
+///
+/// # Errors
+/// What it should be.
+pub(super) fn within(value: Option<&str>) -> Result<Option<Duration>, &'static str> {
+    let Some(value) = value else { return Ok(None) };
+    let span = || {
+        let (number, unit) = value.split_at(value.find(|c: char| !c.is_ascii_digit())?);
+        let seconds = match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            _ => return None,
+        };
+        number.parse::<u64>().ok()?.checked_mul(seconds).map(Duration::from_secs)
+    };
+    span().filter(|span| *span <= LONGEST).map(Some).ok_or("within is a duration (30s, 10m, 1h) of a day at most")
 }
 
 /// A name without percent signs: those of data-parallel ranks hold a `#`.
@@ -86,6 +111,16 @@ mod tests {
             ["/api/replicas/drain", "/api/replicas/a/stop", "/api/replicas/a%2/drain", "/api/replicas/a%zz/drain"]
         {
             assert_eq!(Order::of(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_drain_may_take_its_time() {
+        let seconds = |n| Ok(Some(Duration::from_secs(n)));
+        assert_eq!([within(None), within(Some("30s")), within(Some("10m"))], [Ok(None), seconds(30), seconds(600)]);
+        assert_eq!(within(Some("24h")), seconds(86_400));
+        for wrong in ["", "10", "m", "-1s", "1.5m", "25h", "99999999999999999999h", "10 m"] {
+            assert!(within(Some(wrong)).is_err(), "{wrong}");
         }
     }
 }

@@ -18,6 +18,16 @@ pub(super) fn all(fleet: &Fleet, metrics: &Metrics) -> String {
     })
 }
 
+/// What is left at a replica that an order was about.
+pub(super) fn after_order(fleet: &Fleet, replica: &Replica) -> String {
+    document(|o| {
+        o.plain("replica", replica.id);
+        o.text("state", replica.state().label());
+        o.plain("inflight", replica.inflight());
+        o.plain("sessions", fleet.residents(replica).0);
+    })
+}
+
 /// The fleet in one word.
 pub(super) fn health(fleet: &Fleet) -> &'static str {
     match fleet.health() {
@@ -38,8 +48,13 @@ fn one(o: &mut Object<'_>, replica: &Replica, fleet: &Fleet, metrics: &Metrics) 
     o.text("detail", replica.refusal().as_deref());
     let seconds = |since: Option<f64>| since.map(|since| (now - since) / 1000.0);
     o.number("draining_for_s", seconds(replica.drained_since()));
-    o.number("empty_for_s", seconds(replica.empty_since()));
+    o.number("leaves_within_s", replica.leaves_by(now).map(|ends| (ends - now) / 1000.0));
+    o.number("empty_for_s", seconds(replica.empty_since(now)));
     o.plain("in_flight", replica.inflight());
+    o.plain("in_flight_elsewhere", replica.elsewhere().requests());
+    let (sessions, tokens) = fleet.residents(replica);
+    o.plain("sessions", sessions);
+    o.number("session_tokens", Some(tokens));
     o.plain("load_units", replica.load());
     o.number("waiting", prospect.waiting);
     o.number("decoding", prospect.decoding);

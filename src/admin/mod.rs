@@ -147,14 +147,16 @@ impl Admin {
         if request.method != http::Method::POST {
             return Answer::plain(405, "only POST is allowed here");
         }
-        let replica = match order.apply(&self.fleet, self.guard.as_ref()) {
+        let within = match drain::within(query(request, "within")) {
+            Ok(within) => within,
+            Err(wrong) => return Answer::plain(400, wrong),
+        };
+        let replica = match order.apply(&self.fleet, self.guard.as_ref(), within) {
             Ok(Some(replica)) => replica,
             Ok(None) => return Answer::plain(404, "there is no such replica"),
             Err(e) => return Answer::plain(500, &format!("this cannot be written down: {e}")),
         };
-        let (state, inflight) = (replica.state().label(), replica.inflight());
-        let body = format!("{{\"replica\":{},\"state\":\"{state}\",\"inflight\":{inflight}}}\n", replica.id);
-        Answer { status: 200, kind: "application/json", body: body.into_bytes() }
+        Answer::json(fleet::after_order(&self.fleet, &replica))
     }
 
     fn answer(&self, head: &RequestHeader) -> Answer {

@@ -33,7 +33,7 @@ settings! {
 
     /// A name in DNS.
     pub struct DnsDiscovery {
-        /// The name, whole: no search list applies. Null: there is none.
+        /// The name. The hosts file and the search list of resolv.conf apply unless a server is given. Null: there is none.
         name: Option<String> = None, OrNull(LINE);
         /// The port of each address. Null: the name is one of services (SRV), which say their ports.
         port: Option<u32> = None, OrNull(count(1..=65_535));

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use nix::unistd::User;
 use pingora_core::server::configuration::ServerConf;
 
 use super::table::Config;
@@ -32,6 +33,12 @@ pub fn server_conf(config: &Config, daemon: bool) -> ServerConf {
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
     }
+}
+
+/// The number of the user that a daemon becomes, if it becomes another one than it is.
+pub fn user(config: &Config, daemon: bool) -> Option<u32> {
+    let user = config.server.user.as_deref().filter(|_| daemon)?;
+    Some(User::from_name(user).ok()??.uid.as_raw())
 }
 
 fn threads(configured: Option<u32>) -> usize {
@@ -67,6 +74,14 @@ mod tests {
         assert_eq!(conf.grace_period_seconds, Some(2));
         assert_eq!(conf.graceful_shutdown_timeout_seconds, Some(1));
         assert_eq!((conf.user.as_deref(), conf.group), (Some("ramjet"), None));
+    }
+
+    #[test]
+    fn only_a_daemon_becomes_another_user() {
+        let mut config = Config::default();
+        config.server.user = Some("nobody".to_owned());
+        assert_eq!((user(&config, false), user(&Config::default(), true)), (None, None));
+        assert!(user(&config, true).is_some_and(|user| user != 0));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Who is to be in the fleet: what all sources say together, brought into force while requests run.
 //!
 //! A source lists replicas: the configuration, a watched file, DNS. What it said last stands until it says something
-//! else, so **a source that fails, or says that there is nobody, empties nothing**. Of two replicas with one name the
+//! else, so **a source that fails, or says that there is nobody, empties nothing**. One that is new has said nothing yet: it
+//! is asked before anything is changed, and counts only if it answers. Of two replicas with one name the
 //! first counts, in the order of the sources.
 //!
 //! The fleet is changed in steps of which none leaves a request without a replica: the new members and their addresses
@@ -18,7 +19,8 @@ use futures_util::future::join_all;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::services::background::BackgroundService;
 use pingora_load_balancing::LoadBalancer;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, Notify};
@@ -36,6 +38,15 @@ pub struct Listed {
     pub again: Duration,
 }
 
+/// What a source is to remember, also when another configuration of it takes its place.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    /// Whether it has listed anybody.
+    pub is_known: bool,
+    /// Which families of addresses its hosts had, four and six.
+    pub families: BTreeMap<String, [bool; 2]>,
+}
+
 /// Lists replicas.
 #[async_trait]
 pub trait Source: Send + Sync {
@@ -46,7 +57,7 @@ pub trait Source: Send + Sync {
     fn place(&self) -> String;
 
     /// Lists the replicas, or says why it cannot, and when it is to be asked again.
-    async fn list(&self) -> Result<Listed, (String, Duration)>;
+    async fn list(&self, memory: &mut Memory) -> Result<Listed, (String, Duration)>;
 }
 
 /// The replicas that the configuration names.
@@ -62,7 +73,7 @@ impl Source for Static {
         String::new()
     }
 
-    async fn list(&self) -> Result<Listed, (String, Duration)> {
+    async fn list(&self, _: &mut Memory) -> Result<Listed, (String, Duration)> {
         Ok(Listed { specs: Some(self.0.clone()), again: RESOLVE_EVERY })
     }
 }
@@ -70,6 +81,7 @@ impl Source for Static {
 /// A source and what it said.
 struct Asked {
     source: Box<dyn Source>,
+    memory: Memory,
     listed: Vec<ReplicaSpec>,
     due: Instant,
     /// What is wrong with it, so that it is said once.
@@ -101,19 +113,47 @@ impl Membership {
         Membership { fleet, balancer, state: Mutex::new(state), wake: Notify::new() }
     }
 
-    /// Asks these sources from now on, and at once. One that was there before and fails now has said what it said then.
-    pub async fn set(&self, sources: Vec<Box<dyn Source>>) -> Change {
+    /// Asks these sources from now on, and at once. Only if those that were not there before have answered, `commit` is
+    /// called, and what they all say comes into force. One that was there before and fails now has said what it said then.
+    ///
+    /// # Errors
+    /// What is wrong with those that are new, or that nobody would be left. Nothing has changed.
+    pub async fn exchange(
+        &self,
+        sources: Vec<Box<dyn Source>>,
+        commit: impl FnOnce() + Send,
+    ) -> Result<Change, Vec<String>> {
         let mut state = self.state.lock().await;
-        let mut before = std::mem::take(&mut state.sources);
-        for source in sources {
-            let same = |asked: &Asked| asked.source.kind() == source.kind() && asked.source.place() == source.place();
-            let known = before.iter().position(same).map(|at| before.swap_remove(at));
-            let (listed, trouble) = known.map_or_else(Default::default, |asked| (asked.listed, asked.trouble));
-            state.sources.push(Asked { source, listed, due: Instant::now(), trouble });
+        let (next, failed) = ask_anew(sources, &state.sources).await;
+        if !failed.is_empty() {
+            return Err(failed);
         }
+        let (wanted, doubles) = together(&next, &state.doubles);
+        if wanted.is_empty() && !state.applied.is_empty() {
+            return Err(vec!["discovery: nobody would be left, no source lists a replica".to_owned()]);
+        }
+        let addresses = locate(&wanted, &self.fleet).await;
+        commit();
+        (state.sources, state.doubles) = (next, doubles);
+        Ok(self.enforce(&mut state, wanted, addresses).await)
+    }
+
+    /// The same for the first sources, of which some may not answer yet.
+    pub async fn begin(&self, sources: Vec<Box<dyn Source>>) -> Change {
+        let mut state = self.state.lock().await;
+        (state.sources, _) = ask_anew(sources, &[]).await;
+        let (wanted, doubles) = together(&state.sources, &[]);
+        state.doubles = doubles;
+        let addresses = locate(&wanted, &self.fleet).await;
+        self.enforce(&mut state, wanted, addresses).await
+    }
+
+    /// Brings into force what other sources say.
+    async fn enforce(&self, state: &mut State, wanted: Vec<ReplicaSpec>, addresses: Vec<Option<SocketAddr>>) -> Change {
         let kinds = state.sources.iter().map(|asked| asked.source.kind()).collect::<Vec<_>>();
         self.fleet.sources().keep(&kinds);
-        let change = self.refresh_all(&mut state).await;
+        state.sources.iter().for_each(|asked| asked.note(&self.fleet));
+        let change = self.apply(state, wanted, addresses).await;
         self.wake.notify_one();
         change
     }
@@ -126,21 +166,28 @@ impl Membership {
         due.unwrap_or(state.resolve).min(state.resolve).min(Instant::now() + TIDY_EVERY)
     }
 
-    async fn refresh_all(&self, state: &mut State) -> Change {
+    async fn refresh_all(&self, state: &mut State) {
         let now = Instant::now();
-        join_all(state.sources.iter_mut().filter(|asked| asked.due <= now).map(|asked| asked.ask(&self.fleet))).await;
-        let wanted = together(state);
-        let is_news = wanted != state.applied;
+        join_all(state.sources.iter_mut().filter(|asked| asked.due <= now).map(|asked| asked.renew(&self.fleet))).await;
+        let (wanted, doubles) = together(&state.sources, &state.doubles);
+        state.doubles = doubles;
+        let addresses = if wanted == state.applied { Vec::new() } else { locate(&wanted, &self.fleet).await };
+        self.apply(state, wanted, addresses).await;
+    }
+
+    /// Makes the wanted replicas the members, if that is news, and chooses from them once names are resolved, which is also
+    /// done from time to time.
+    async fn apply(&self, state: &mut State, wanted: Vec<ReplicaSpec>, addresses: Vec<Option<SocketAddr>>) -> Change {
         let mut change = Change::default();
+        let is_news = wanted != state.applied;
         if is_news {
-            let addresses = locate(&wanted, &self.fleet).await;
             let located = wanted.iter().cloned().zip(addresses);
             change = self.fleet.change(located.map(|(spec, address)| Wanted { spec, address }).collect());
             state.applied = wanted;
             tell(&change);
         }
-        if is_news || state.resolve <= now {
-            state.resolve = now + RESOLVE_EVERY;
+        if is_news || state.resolve <= Instant::now() {
+            state.resolve = Instant::now() + RESOLVE_EVERY;
             if let Err(e) = self.balancer.update().await {
                 log::error!("the balancer's members could not be changed: {e}");
             }
@@ -150,18 +197,46 @@ impl Membership {
     }
 }
 
+/// Asks all of `sources`; those of the same kind and place as one that was there `before` go on from what that said. Also
+/// what is wrong with those that are new and fail.
+async fn ask_anew(sources: Vec<Box<dyn Source>>, before: &[Asked]) -> (Vec<Asked>, Vec<String>) {
+    let mut next: Vec<_> = sources.into_iter().map(Asked::new).collect();
+    let mut is_new = Vec::with_capacity(next.len());
+    for asked in &mut next {
+        let is_same = |b: &&Asked| b.source.kind() == asked.source.kind() && b.source.place() == asked.source.place();
+        let known = before.iter().find(is_same);
+        is_new.push(known.is_none());
+        if let Some(known) = known {
+            (asked.memory, asked.listed) = (known.memory.clone(), known.listed.clone());
+            asked.trouble.clone_from(&known.trouble);
+        }
+    }
+    join_all(next.iter_mut().map(Asked::ask)).await;
+    let failed = |(asked, is_new): (&Asked, &bool)| {
+        let trouble = asked.trouble.as_ref().filter(|_| *is_new)?;
+        Some(format!("discovery by {}: {trouble}", asked.source.kind()))
+    };
+    let failed = next.iter().zip(&is_new).filter_map(failed).collect();
+    (next, failed)
+}
+
 impl Asked {
-    async fn ask(&mut self, fleet: &Fleet) {
+    /// Nothing was said so far.
+    fn new(source: Box<dyn Source>) -> Self {
+        Asked { source, memory: Memory::default(), listed: Vec::new(), due: Instant::now(), trouble: None }
+    }
+
+    async fn ask(&mut self) {
         let kind = self.source.kind();
-        let (again, trouble) = match self.source.list().await {
+        let (again, trouble) = match self.source.list(&mut self.memory).await {
             Ok(Listed { specs, again }) => {
+                self.memory.is_known = true;
                 self.listed = specs.unwrap_or_else(|| std::mem::take(&mut self.listed));
                 (again, None)
             }
             Err((trouble, again)) => (again, Some(trouble)),
         };
         self.due = Instant::now() + again;
-        fleet.sources().note(kind, self.listed.len(), trouble.is_some());
         if trouble != self.trouble {
             match &trouble {
                 Some(why) => log::error!("discovery by {kind}: {why}; {} replicas stay", self.listed.len()),
@@ -170,20 +245,27 @@ impl Asked {
             self.trouble = trouble;
         }
     }
+
+    async fn renew(&mut self, fleet: &Fleet) {
+        self.ask().await;
+        self.note(fleet);
+    }
+
+    fn note(&self, fleet: &Fleet) {
+        fleet.sources().note(self.source.kind(), self.listed.len(), self.trouble.is_some());
+    }
 }
 
-/// What all sources list, each name once.
-fn together(state: &mut State) -> Vec<ReplicaSpec> {
+/// What all sources list, each name once; and the names that two want, of which those in `told` are known.
+fn together(sources: &[Asked], told: &[String]) -> (Vec<ReplicaSpec>, Vec<String>) {
     let mut names = HashSet::new();
-    let all = state.sources.iter().flat_map(|asked| &asked.listed);
+    let all = sources.iter().flat_map(|asked| &asked.listed);
     let (first, again): (Vec<_>, Vec<_>) = all.partition(|spec| names.insert(spec.name.as_str()));
     let doubles: Vec<_> = again.into_iter().map(|spec| spec.name.clone()).collect();
-    for name in doubles.iter().filter(|name| !state.doubles.contains(name)) {
+    for name in doubles.iter().filter(|name| !told.contains(name)) {
         log::error!("replica {name}: a name that another one has; the first one stays");
     }
-    let first = first.into_iter().cloned().collect();
-    state.doubles = doubles;
-    first
+    (first.into_iter().cloned().collect(), doubles)
 }
 
 fn tell(change: &Change) {
@@ -197,6 +279,8 @@ fn tell(change: &Change) {
 #[async_trait]
 impl BackgroundService for Membership {
     async fn start(&self, mut shutdown: ShutdownWatch) {
+        // addresses may have come from the process before this one
+        self.state.lock().await.resolve = Instant::now();
         loop {
             let next = self.refresh().await;
             tokio::select! {
@@ -207,3 +291,6 @@ impl BackgroundService for Membership {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -141,7 +141,6 @@ impl Prober {
         if replica.takes_move() {
             // another address is another engine
             self.fleet.forget(replica.id);
-            replica.doubt_identity(self.fleet.clock().now());
         }
         self.admission.check(replica).await;
         if seen == Observation::Ready {

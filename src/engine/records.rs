@@ -18,7 +18,7 @@ use crate::policy::speculation::{Accepted, Reading};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 
 const HEAD: &str = "ramjet-quarantine 1";
@@ -54,12 +54,14 @@ fn released(name: &str) -> String {
 #[derive(Clone, Debug)]
 pub struct Records {
     path: PathBuf,
+    /// The user that this process becomes, if it becomes another one.
+    user: Option<u32>,
 }
 
 impl Records {
-    /// The file at `path`.
-    pub fn at(path: PathBuf) -> Self {
-        Records { path }
+    /// The file at `path`, which will be the `user`'s that this process becomes, if it becomes another one.
+    pub fn at(path: PathBuf, user: Option<u32>) -> Self {
+        Records { path, user }
     }
 
     /// Where it is.
@@ -81,7 +83,7 @@ impl Records {
         if !found.is_file() {
             return Err("it is no plain file".to_owned());
         }
-        if !is_ours(&found) || found.mode() & 0o077 != 0 {
+        if !self.is_ours(&found) || found.mode() & 0o077 != 0 {
             return Err(
                 "others than its owner, who must be this user or root, may use it (mode 0600 is needed)".to_owned()
             );
@@ -130,6 +132,12 @@ impl Records {
         }
     }
 
+    /// Whether a file belongs to the user of this process, now or soon, or to root.
+    fn is_ours(&self, found: &fs::Metadata) -> bool {
+        let own = fs::metadata("/proc/self").map(|own| own.uid());
+        found.uid() == 0 || self.user == Some(found.uid()) || own.is_ok_and(|own| own == found.uid())
+    }
+
     fn folder(&self) -> &Path {
         match self.path.parent() {
             Some(folder) if folder != Path::new("") => folder,
@@ -144,12 +152,17 @@ impl Records {
         match DirBuilder::new().mode(0o700).create(folder) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(failed(e)),
-            // what is written into it later must not vanish with it
-            Ok(()) => File::open(folder.join("..")).and_then(|above| above.sync_all()).map_err(failed)?,
+            Ok(()) => {
+                // what is written into it later must not vanish with it
+                File::open(folder.join("..")).and_then(|above| above.sync_all()).map_err(failed)?;
+                if self.user.is_some() {
+                    chown(folder, self.user, None).map_err(failed)?;
+                }
+            }
         }
         // systemd makes a link of a state directory; who made it counts as well
         let (link, found) = (fs::symlink_metadata(folder).map_err(failed)?, fs::metadata(folder).map_err(failed)?);
-        if !found.is_dir() || !is_ours(&link) || !is_ours(&found) || found.mode() & 0o022 != 0 {
+        if !found.is_dir() || !self.is_ours(&link) || !self.is_ours(&found) || found.mode() & 0o022 != 0 {
             return Err(format!(
                 "{}: others than its owner, who must be this user or root, may write there",
                 folder.display()
@@ -157,12 +170,6 @@ impl Records {
         }
         Ok(())
     }
-}
-
-/// Whether a file belongs to the user of this process or to root.
-fn is_ours(found: &fs::Metadata) -> bool {
-    let own = fs::metadata("/proc/self").map(|own| own.uid());
-    found.uid() == 0 || own.is_ok_and(|own| own == found.uid())
 }
 
 fn render(held: &Quarantined) -> String {
@@ -215,7 +222,7 @@ mod tests {
         }
 
         fn records(&self) -> Records {
-            Records::at(self.0.join("q"))
+            Records::at(self.0.join("q"), None)
         }
     }
 
@@ -270,7 +277,7 @@ mod tests {
         records.store(&held()).unwrap();
         assert_eq!(records.load(), Ok(held()));
         assert!(place.0.join("q.broken").symlink_metadata().unwrap().is_symlink());
-        assert!(Records::at(place.0.join("missing/deep/q")).load().is_err());
+        assert!(Records::at(place.0.join("missing/deep/q"), None).load().is_err());
     }
 
     #[test]

@@ -14,7 +14,8 @@
 //! it, and it ends when the engine instance has changed, or when an operator says so. An instance that counts no drafts
 //! any more, as one that was started without them, is another one. Where the file cannot be believed, every guarded
 //! replica is kept away until an operator lets it in again, those too that come later. Replicas of engines without such
-//! counters are never kept away for them.
+//! counters are never kept away for them. **One process writes at a time**: where one follows another, it reads what that
+//! one wrote last when it takes over, and only then begins.
 
 use super::capacity::METRICS;
 use super::exchange::{Question, exchange};
@@ -36,6 +37,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// How often it looks whose turn it is.
 const LOOK: Duration = Duration::from_millis(200);
@@ -54,6 +56,8 @@ pub struct SpeculationSpec {
     pub limits: Limits,
     /// Where quarantines are written down.
     pub state_file: PathBuf,
+    /// The user that this process becomes, if it becomes another one.
+    pub user: Option<u32>,
 }
 
 /// The guard. Its copies are one.
@@ -68,6 +72,8 @@ struct Shared {
     /// Guards what is written down; held while the file is written.
     ledger: Mutex<Ledger>,
     watched: Mutex<HashMap<ReplicaId, Watched>>,
+    /// Whether this process is the one that serves.
+    serves: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -75,6 +81,8 @@ struct Ledger {
     held: Quarantined,
     /// Why the file cannot be believed.
     broken: Option<String>,
+    /// Whether another process writes it.
+    is_anothers: bool,
 }
 
 /// One replica between two readings.
@@ -90,23 +98,11 @@ struct Watched {
 impl SpeculationGuard {
     /// A guard over the replicas of `fleet`. What was written down counts at once, also for replicas that come later.
     pub fn new(fleet: Arc<Fleet>, spec: SpeculationSpec) -> Self {
-        let records = Records::at(spec.state_file.clone());
-        let mut ledger = Ledger::default();
-        if spec.mode == GuardMode::Quarantine {
-            match records.load() {
-                Ok(held) => ledger.held = held,
-                Err(why) => {
-                    log::error!(
-                        "{}: {why}; all replicas are kept away until an operator releases them",
-                        records.path().display()
-                    );
-                    ledger.broken = Some(why);
-                }
-            }
-        }
+        let records = Records::at(spec.state_file.clone(), spec.user);
+        let ledger = Mutex::new(if spec.mode == GuardMode::Quarantine { read(&records) } else { Ledger::default() });
         let (connector, watched) = (connector(), Mutex::default());
-        let guard =
-            SpeculationGuard(Arc::new(Shared { fleet, spec, connector, records, ledger: Mutex::new(ledger), watched }));
+        let serves = watch::Sender::new(false);
+        let guard = SpeculationGuard(Arc::new(Shared { fleet, spec, connector, records, ledger, watched, serves }));
         // weakly: the fleet is held by the guard
         let own = Arc::downgrade(&guard.0);
         guard.0.fleet.welcome(move |replica| {
@@ -116,6 +112,26 @@ impl SpeculationGuard {
             }
         });
         guard
+    }
+
+    /// This process serves from now on; if it `follows` another one, that may have written something meanwhile.
+    pub fn begin(&self, follows: bool) {
+        let shared = &self.0;
+        if follows && shared.spec.mode == GuardMode::Quarantine {
+            *shared.ledger.lock() = read(&shared.records);
+            for replica in shared.fleet.members().iter() {
+                let reason = shared.written_of(replica);
+                if reason != replica.quarantined() {
+                    replica.quarantine(reason, shared.fleet.clock().now());
+                }
+            }
+        }
+        shared.serves.send_replace(true);
+    }
+
+    /// Another process serves from now on. When this returns, nothing is written any more.
+    pub fn end(&self) {
+        self.0.ledger.lock().is_anothers = true;
     }
 
     /// An operator lets new requests in again; whether they were kept away.
@@ -135,14 +151,17 @@ impl SpeculationGuard {
 }
 
 impl Shared {
+    /// Why a replica is kept away, by what is written down.
+    fn written_of(&self, replica: &Replica) -> Option<FenceReason> {
+        let ledger = self.ledger.lock();
+        let is_held = is_held(&ledger.held, replica.name());
+        let broken = ledger.broken.is_some().then_some(FenceReason::SpeculationRecord);
+        is_held.then_some(FenceReason::Speculation).or(broken)
+    }
+
     /// What is written down of a replica counts.
     fn arm(&self, replica: &Replica) {
-        let reason = {
-            let ledger = self.ledger.lock();
-            let is_held = is_held(&ledger.held, replica.name());
-            let broken = ledger.broken.is_some().then_some(FenceReason::SpeculationRecord);
-            is_held.then_some(FenceReason::Speculation).or(broken)
-        };
+        let reason = self.written_of(replica);
         if reason.is_some() {
             replica.quarantine(reason, self.fleet.clock().now());
         }
@@ -152,6 +171,9 @@ impl Shared {
     /// knows whom it named, all are held from now on but those that an operator releases.
     fn write(&self, change: impl FnOnce(&mut Quarantined)) -> std::io::Result<()> {
         let mut ledger = self.ledger.lock();
+        if ledger.is_anothers {
+            return Err(std::io::Error::other("another process serves now"));
+        }
         let mut held = ledger.held.clone();
         if ledger.broken.is_some() {
             held.insert(ALL.to_owned(), UNKNOWN);
@@ -159,7 +181,7 @@ impl Shared {
         }
         change(&mut held);
         self.records.store(&held)?;
-        *ledger = Ledger { held, broken: None };
+        *ledger = Ledger { held, ..Ledger::default() };
         Ok(())
     }
 
@@ -205,6 +227,9 @@ impl Shared {
     }
 
     fn take_in(&self, replica: &Replica, reading: Reading) {
+        if self.ledger.lock().is_anothers {
+            return;
+        }
         if replica.quarantined() == Some(FenceReason::Speculation) {
             return self.look_for_another(replica, reading);
         }
@@ -273,6 +298,12 @@ impl BackgroundService for SpeculationGuard {
         if self.0.spec.mode == GuardMode::Off {
             return;
         }
+        let mut serves = self.0.serves.subscribe();
+        tokio::select! {
+            // it cannot fail: the guard has the sender
+            _ = serves.wait_for(|serves| *serves) => {}
+            _ = shutdown.changed() => return,
+        }
         loop {
             for replica in self.0.due() {
                 tokio::spawn(self.0.clone().read(replica));
@@ -282,6 +313,20 @@ impl BackgroundService for SpeculationGuard {
                 () = self.0.fleet.until_retired() => return,
                 _ = shutdown.changed() => return,
             }
+        }
+    }
+}
+
+/// What is written down.
+fn read(records: &Records) -> Ledger {
+    match records.load() {
+        Ok(held) => Ledger { held, ..Ledger::default() },
+        Err(why) => {
+            log::error!(
+                "{}: {why}; all replicas are kept away until an operator releases them",
+                records.path().display()
+            );
+            Ledger { broken: Some(why), ..Ledger::default() }
         }
     }
 }

@@ -1,11 +1,10 @@
 //! Discovery by a file that is watched: another program writes it, and what it lists comes into force.
 //!
-//! The file is looked at again and again (its inode, size and time), and read when it is another one. One that is put in
-//! the place of the old one, as a whole, is read at once. One that is written in place is read when it has not changed
-//! between two looks, and not if it changes while it is read, so that half of a list is not taken for all of it. What
-//! cannot be read changes nothing.
+//! The file is looked at again and again (its inode, size and time), and read when it is another one and has not changed
+//! between two looks, and not if it changes while it is read, so that half of a list is not taken for all of it. Only where nothing is
+//! known yet it is read at once. What cannot be read changes nothing.
 
-use super::membership::{Listed, Source};
+use super::membership::{Listed, Memory, Source};
 use crate::fleet::replica::ReplicaSpec;
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -50,13 +49,13 @@ impl WatchedFile {
         WatchedFile { path, interval, read_list, seen: Mutex::default() }
     }
 
-    fn look(&self) -> Result<Option<Vec<ReplicaSpec>>, String> {
+    /// What it lists, if that is news; where nothing is known (`is_first`) it is not looked at twice.
+    fn look(&self, is_first: bool) -> Result<Option<Vec<ReplicaSpec>>, String> {
         let seen = &mut *self.seen.lock();
         let shown = self.path.display();
         let now = stamp(&self.path).map_err(|e| format!("{shown} cannot be read ({e})"))?;
         let before = seen.last.replace(now);
-        let is_replaced = seen.read.is_none_or(|read| read.inode != now.inode);
-        if seen.read == Some(now) || (before != Some(now) && !is_replaced) {
+        if seen.read == Some(now) || (before != Some(now) && !is_first) {
             return seen.verdict();
         }
         let text = std::fs::read_to_string(&self.path).map_err(|e| format!("{shown} cannot be read ({e})"))?;
@@ -100,8 +99,8 @@ impl Source for WatchedFile {
         self.path.display().to_string()
     }
 
-    async fn list(&self) -> Result<Listed, (String, Duration)> {
-        match self.look() {
+    async fn list(&self, memory: &mut Memory) -> Result<Listed, (String, Duration)> {
+        match self.look(!memory.is_known) {
             Ok(specs) => Ok(Listed { specs, again: self.interval }),
             Err(wrong) => Err((wrong, self.interval)),
         }
@@ -121,10 +120,13 @@ mod tests {
             None => Err("half".to_owned()),
         };
         let file = WatchedFile::new(path.clone(), Duration::ZERO, Box::new(read));
-        let look = || file.look().map(|list| list.map(|specs| specs.into_iter().map(|s| s.name).collect::<Vec<_>>()));
+        let look =
+            || file.look(false).map(|list| list.map(|specs| specs.into_iter().map(|s| s.name).collect::<Vec<_>>()));
         assert!(look().unwrap_err().contains("cannot be read"));
         std::fs::write(&path, "a b end").unwrap();
-        assert_eq!(look(), Ok(Some(vec!["a".to_owned(), "b".to_owned()])));
+        let names =
+            |list: Option<Vec<ReplicaSpec>>| list.map(|specs| specs.into_iter().map(|s| s.name).collect::<Vec<_>>());
+        assert_eq!(file.look(true).map(names), Ok(Some(vec!["a".to_owned(), "b".to_owned()])));
         assert_eq!(look(), Ok(None));
         std::fs::write(&path, "a b c").unwrap();
         assert_eq!(look(), Ok(None), "it may be half of it");
@@ -136,7 +138,13 @@ mod tests {
         let other = path.with_extension("new");
         std::fs::write(&other, "d end").unwrap();
         std::fs::rename(&other, &path).unwrap();
-        assert_eq!(look(), Ok(Some(vec!["d".to_owned()])));
+        assert_eq!((look(), look()), (Err("half".into()), Ok(Some(vec!["d".to_owned()]))));
+        // taken away and written anew, which takes a while
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "e end").unwrap();
+        assert_eq!(look(), Ok(None), "it may be half of it");
+        std::fs::write(&path, "e f end").unwrap();
+        assert_eq!((look(), look().unwrap().unwrap().len()), (Ok(None), 2));
         std::fs::remove_file(&path).unwrap();
         assert!(look().is_err());
     }

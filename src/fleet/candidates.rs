@@ -128,7 +128,7 @@ impl Fleet {
     }
 
     /// The candidates among `pool` for a prompt.
-    fn candidates<'a>(
+    pub(super) fn candidates<'a>(
         &self,
         pool: impl ExactSizeIterator<Item = &'a Arc<Replica>>,
         key: &RouteKey<'_>,
@@ -138,9 +138,18 @@ impl Fleet {
         let window = self.tuning.load().rules.slow_start.as_secs_f64() * 1000.0;
         let fits = self.fits.load();
         let fitting = fits.of_model(key.model);
-        let may_come = pool.filter(|r| fitting.has(r.id) && !r.is_barred());
+        let mut is_left = false;
+        let may_come = pool.filter(|r| {
+            let leaves = fitting.has(r.id) && r.is_barred() && r.is_left_slowly(now);
+            is_left |= leaves;
+            leaves || fitting.has(r.id) && !r.is_barred()
+        });
         let share = |r: &Replica| slow_start::share(r.age(now), window);
-        let (mut candidates, back) = self.look(may_come.map(|r| (&**r, r.takes_requests(), share(r))), key, chain, now);
+        let (mut candidates, mut back) =
+            self.look(may_come.map(|r| (&**r, r.takes_requests(), share(r))), key, chain, now);
+        if is_left {
+            self.let_stay(&mut candidates, &mut back, key);
+        }
         self.extend_trials(&mut candidates);
         if is_noting() {
             let share = |place: usize| back.iter().find(|(at, _)| *at == place).map_or(1.0, |(_, share)| *share);

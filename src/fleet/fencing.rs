@@ -131,6 +131,20 @@ mod tests {
     }
 
     #[test]
+    fn without_the_rule_that_fenced_it_a_replica_is_free() {
+        let fleet = testing::fleet(["a", "b"].map(spec)).under(rules());
+        fail(&fleet, 0);
+        assert_eq!(fleet.replicas()[0].state(), State::Fenced(FenceReason::Errors));
+        let handed = fleet.state();
+        fleet.tune(fleet.params(), Rules::default());
+        assert_eq!(fleet.replicas()[0].state(), State::Healthy);
+        // nor does the next process take it over
+        let next = Fleet::new(vec![fleet.replicas()[0].spec.clone()], fleet.params(), 1 << 20);
+        next.inherit(handed);
+        assert_eq!(next.replicas()[0].state(), State::Healthy);
+    }
+
+    #[test]
     fn who_would_not_be_asked_for_its_models_replaces_nobody() {
         let fleet = testing::fleet(["a", "b"].map(spec)).under(rules());
         let listed = |engine: &str, model: &str| {
@@ -146,15 +160,6 @@ mod tests {
         let unready = Observation::Failed(FenceReason::Status);
         fleet.replicas()[0].observe(unready, Thresholds { failures: 1, successes: 1 }, 0.0);
         assert!(fleet.fails_open(), "nobody else is asked for m1");
-    }
-
-    #[test]
-    fn without_the_rule_that_fenced_it_a_replica_is_free() {
-        let fleet = fleet(&["m", "m"]);
-        fail(&fleet, 0);
-        assert_eq!(fleet.replicas()[0].state(), State::Fenced(FenceReason::Errors));
-        fleet.tune(fleet.params(), Rules::default());
-        assert_eq!(fleet.replicas()[0].state(), State::Healthy);
     }
 
     #[test]

@@ -89,4 +89,21 @@ mod tests {
         free.doubt_identity(0.0);
         assert!(guarded.is_unidentified() && guarded.is_barred() && free.is_healthy());
     }
+
+    #[test]
+    fn an_engine_at_another_address_gets_nothing_before_it_has_said_who_it_is() {
+        let fleet = fleet();
+        let guarded = &fleet.replicas()[0];
+        let [here, there] = ["10.0.0.1:80", "10.0.0.2:80"].map(|addr| addr.parse().unwrap());
+        guarded.set_address(here);
+        let question = guarded.ask_identity();
+        guarded.identified(question, Seen::Said(Ok(())), 2, 0.0);
+        let asked_here = guarded.ask_identity();
+        guarded.set_address(here);
+        assert!(!guarded.is_barred());
+        guarded.set_address(there);
+        assert!(guarded.is_barred() && guarded.is_unidentified() && guarded.takes_move());
+        guarded.identified(asked_here, Seen::Said(Ok(())), 2, 0.0);
+        assert!(guarded.is_barred(), "the other engine has said that");
+    }
 }

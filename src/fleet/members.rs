@@ -160,6 +160,7 @@ impl Fleet {
             left.leave(true, self.clock.now());
         }
         drop(members);
+        self.finish_emptying();
         self.free_slots();
         if std::mem::take(&mut *untold) {
             self.changes.send_modify(|generation| *generation += 1);

@@ -19,6 +19,7 @@ mod booking;
 pub mod candidates;
 pub mod claim;
 pub mod clock;
+pub mod elsewhere;
 pub mod emptying;
 pub mod fencing;
 pub mod fits;

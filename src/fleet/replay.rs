@@ -201,14 +201,15 @@ impl Replay {
         let (mut candidates, back) = fleet.look(pool, &key, prompt.chain, fleet.clock().now());
         ease(&mut candidates, back);
         // whom a new session's name picks is told: names are not written down
-        let picked = choice.full.first().copied().unwrap_or(choice.first);
+        let picked = choice.spared.picked.or(choice.full.first().copied()).unwrap_or(choice.first);
         let weight = |key: u64, id: ReplicaId| match choice.is_new_session && id == picked {
             true => u64::MAX,
             false => rendezvous(key, id.0.into()),
         };
         let mut decision = fleet.rank(&key, &candidates, weight)?;
-        if let Some(replica) = prompt.pinned {
-            put_first(&mut decision, replica);
+        match prompt.pinned {
+            Some(replica) => put_first(&mut decision, replica),
+            None => choice.spared.pass(&mut decision),
         }
         let has_room = |id: &ReplicaId| !choice.full.contains(id);
         let place = wanted(&decision, prompt.pinned).iter().position(has_room);

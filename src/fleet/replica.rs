@@ -200,12 +200,14 @@ impl Replica {
         *self.address.read()
     }
 
-    /// Sets the address that new connections use.
+    /// Sets the address that new connections use. Another one is another engine's.
     pub fn set_address(&self, address: SocketAddr) {
-        let before = self.address.write().replace(address);
-        if before.is_some_and(|before| before != address) {
+        if self.address().is_some_and(|before| before != address) {
+            // first, so that no request goes there before; a doubt lets nobody in, whatever the time
+            self.doubt_identity(0.0);
             self.has_moved.store(true, Relaxed);
         }
+        *self.address.write() = Some(address);
     }
 
     /// Whether its address has changed since this was asked last.
@@ -335,6 +337,7 @@ impl Replica {
         let before = standing.state();
         let out = change(&mut standing);
         let after = standing.state();
+        self.emptying.is_well(standing.is_only_drained());
         if after == before {
             return out;
         }

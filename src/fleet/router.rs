@@ -7,6 +7,7 @@ use super::landing::Leader;
 use super::pins::put_first;
 use super::reservation::Reservation;
 use super::selection::{CacheAware, RouteKey, encode, offer_chain, take_decision};
+use super::setbacks::Spared;
 use super::steps::{Change, Full, note, note_choice};
 use crate::policy::flight::hold_ms;
 use crate::policy::hint::Hint;
@@ -170,10 +171,13 @@ impl Router {
         // the ranking has weighed health already, failing open included
         self.balancer.select_with(&key, 1, |_, _| true).ok_or(Unplaced::Nowhere)?;
         let mut decision = take_decision().ok_or(Unplaced::Nowhere)?;
-        match prompt.pinned {
-            Some(replica) => put_first(&mut decision, replica),
+        let spared = match prompt.pinned {
+            Some(replica) => {
+                put_first(&mut decision, replica);
+                Spared::default()
+            }
             None => self.fleet.spare(&mut decision, prompt.ends),
-        }
+        };
         let (full, permit) = self.admit(&mut decision, prompt.pinned, asking)?;
         let first = *decision.ranked.first().ok_or(Unplaced::Nowhere)?;
         let reservation = self.fleet.reserve(first, prompt).ok_or(Unplaced::Nowhere)?.within(permit);
@@ -182,7 +186,7 @@ impl Router {
             None => Next::Go(self.fleet.claim_first(first.id, prompt, request.tokens)),
         };
         let waits = matches!(next, Next::Wait(..));
-        note_choice(prompt, &decision, (request.salt, request.tokens.prompt), (&full, waits));
+        note_choice(prompt, &decision, (request.salt, request.tokens.prompt), (spared, &full, waits));
         Ok(Placed { decision, reservation, next })
     }
 

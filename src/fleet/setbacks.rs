@@ -18,6 +18,7 @@ use crate::policy::select::{Decision, Reason};
 use crate::prefix::fingerprint::Ends;
 use crate::types::ReplicaId;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -82,6 +83,50 @@ impl Setback {
     }
 }
 
+/// What a choice goes by when it passes replicas over.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spared {
+    /// Who was first before.
+    pub picked: Option<ReplicaId>,
+    /// Who has failed the prompt, or the turn before it.
+    pub failed: Option<ReplicaId>,
+    /// Who turns requests away, if the first one does.
+    pub refusing: SmallVec<[ReplicaId; 4]>,
+}
+
+impl Spared {
+    /// Does to `decision` what was done to the one that this was told.
+    pub(super) fn pass(&self, decision: &mut Decision) {
+        if may_be_spared(decision) {
+            self.pass_failed(decision);
+            self.pass_refusing(decision);
+        }
+    }
+
+    fn pass_failed(&self, decision: &mut Decision) {
+        if self.failed.is_some() && self.failed == decision.ranked.first().map(|first| first.id) {
+            pass_over(decision, 1);
+            decision.reason = Reason::Setback;
+        }
+    }
+
+    fn pass_refusing(&self, decision: &mut Decision) {
+        if !decision.ranked.first().is_some_and(|first| self.refusing.contains(&first.id)) {
+            return;
+        }
+        let may = |id| !self.refusing.contains(&id) && self.failed != Some(id);
+        let others = decision.ranked.iter().take(decision.preferred);
+        if let Some(place) = others.into_iter().position(|r| may(r.id)) {
+            pass_over(decision, place);
+        }
+    }
+}
+
+/// Whether somebody else may be chosen in the place of the first.
+fn may_be_spared(decision: &Decision) -> bool {
+    decision.preferred >= 2 && decision.reason != Reason::FailOpen
+}
+
 impl Fleet {
     /// A prompt that ends there has failed at a replica, by the engine's fault as far as it is known.
     pub fn set_back(&self, ends: Ends, replica: ReplicaId) {
@@ -91,28 +136,23 @@ impl Fleet {
     }
 
     /// Passes over, in a choice for a prompt that ends there, the replica that has failed it or the turn before it; then
-    /// those that turn requests away, where one of the others does not.
-    pub(super) fn spare(&self, decision: &mut Decision, ends: Ends) {
-        let Some(first) = decision.ranked.first().map(|first| first.id) else { return };
-        if decision.preferred < 2 || decision.reason == Reason::FailOpen {
-            return;
-        }
+    /// those that turn requests away, where one of the others does not. What it went by.
+    pub(super) fn spare(&self, decision: &mut Decision, ends: Ends) -> Spared {
+        let Some(first) = decision.ranked.first().map(|first| first.id).filter(|_| may_be_spared(decision)) else {
+            return Spared::default();
+        };
         let now = self.clock().now();
         let prints = [ends.own, ends.previous].map(|place| place.map_or(0, |place| place.print));
         let failed = self.setbacks.passed_over(&prints, now, |id| self.proven(id));
-        if failed == Some(first) {
-            pass_over(decision, 1);
-            decision.reason = Reason::Setback;
-        }
+        let mut told = Spared { picked: Some(first), failed, refusing: SmallVec::new() };
+        told.pass_failed(decision);
         let replicas = self.replicas();
-        let refuses = |id| replicas.at(id).is_some_and(|r| r.refusals.lock().are_fresh(now));
-        if !decision.ranked.first().is_some_and(|first| refuses(first.id)) {
-            return;
+        let refuses = |id: &ReplicaId| replicas.at(*id).is_some_and(|r| r.refusals.lock().are_fresh(now));
+        if decision.ranked.first().is_some_and(|first| refuses(&first.id)) {
+            told.refusing = decision.ranked.iter().take(decision.preferred).map(|r| r.id).filter(refuses).collect();
+            told.pass_refusing(decision);
         }
-        let others = decision.ranked.iter().take(decision.preferred);
-        if let Some(place) = others.into_iter().position(|r| !refuses(r.id) && failed != Some(r.id)) {
-            pass_over(decision, place);
-        }
+        told
     }
 
     /// When the latest request began that has ended well at a replica.

@@ -5,6 +5,7 @@
 
 use super::Fleet;
 use super::hints::Last;
+use super::replica::Replica;
 use super::replica::state::ReplicaState;
 use super::steps::{Change, note};
 use crate::pack::record;
@@ -12,6 +13,7 @@ use crate::policy::estimate::ModelRates;
 use crate::prefix::residency::state::ResidencyState;
 use crate::types::ReplicaId;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// What is handed over. A replica is named by its slot.
 #[derive(Clone, Debug)]
@@ -25,8 +27,20 @@ pub struct FleetState {
     /// The number that sessions' names are hashed with, and where they were.
     hints: (u64, Vec<(u64, Last)>),
     residency: ResidencyState,
+    orders: Vec<Order>,
 }
-record!(FleetState { now, block_bytes, replicas, models, pins, hints, residency });
+record!(FleetState { now, block_bytes, replicas, models, pins, hints, residency, orders });
+
+/// What an operator has said of a replica by name. Times are milliseconds on the fleet's clock.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Order {
+    name: String,
+    /// Since when it is drained, if it is.
+    drained: Option<f64>,
+    /// Until when some of its sessions may stay, if they may.
+    leaves_by: Option<f64>,
+}
+record!(Order { name, drained, leaves_by });
 
 impl FleetState {
     /// What the clock showed, in milliseconds: the next process's goes on from there.
@@ -47,6 +61,31 @@ impl Fleet {
             pins: self.pins.all(),
             hints: self.hints.all(),
             residency: residency.state(),
+            orders: self.orders(),
+        }
+    }
+
+    /// What operators have said of the members.
+    pub fn orders(&self) -> Vec<Order> {
+        let now = self.clock.now();
+        let of = |r: &Arc<Replica>| Order {
+            name: r.name().to_owned(),
+            drained: r.drained_since(),
+            leaves_by: r.leaves_by(now),
+        };
+        self.members().iter().map(of).collect()
+    }
+
+    /// Does as operators have said to another process.
+    pub fn obey(&self, orders: Vec<Order>) {
+        for Order { name, drained, leaves_by } in orders {
+            let Some(replica) = self.replicas().iter().find(|r| r.name() == name).cloned() else { continue };
+            if drained.is_some() != replica.drained_since().is_some() {
+                replica.drain(drained.is_some(), drained.unwrap_or_else(|| self.clock.now()));
+            }
+            if let (Some(_), Some(ends)) = (drained, leaves_by) {
+                self.leave_by(&replica, ends);
+            }
         }
     }
 
@@ -57,10 +96,9 @@ impl Fleet {
         note(|| Change::Inherited);
         let members = self.members();
         let here: HashMap<&str, usize> = members.iter().enumerate().map(|(n, r)| (r.name(), n)).collect();
-        let now = self.clock.now();
         let taken = |(old, known): (ReplicaId, ReplicaState)| {
             let replica = &members[*here.get(known.name.as_str())?];
-            replica.inherit(known, now).then_some((old.index(), replica.id))
+            replica.inherit(known).then_some((old.index(), replica.id))
         };
         let slots: HashMap<usize, ReplicaId> = state.replicas.into_iter().filter_map(taken).collect();
         let slot = |old: usize| slots.get(&old).copied();
@@ -75,6 +113,7 @@ impl Fleet {
         self.hints.restore(secret, sessions);
         let prints = state.block_bytes == self.params().load.block_bytes;
         self.residency.write().restore(state.residency, prints, slot);
+        self.obey(state.orders);
         self.forgive();
     }
 
@@ -98,19 +137,23 @@ impl Fleet {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Rules;
     use super::super::clock::Clock;
+    use super::super::fencing::ErrorRule;
     use super::super::replica::ReplicaSpec;
     use super::super::testing::spec;
     use super::*;
+    use crate::api::catalogue::Catalogue;
     use crate::pack::{self, Pack};
+    use crate::policy::errors::{Ended, ErrorLimits};
     use crate::policy::flight::FlightParams;
     use crate::policy::score::{AffinityParams, LoadParams};
     use crate::policy::select::Params;
     use crate::policy::standing::State;
-    use crate::prefix::fingerprint::Ends;
+    use crate::prefix::fingerprint::{Ends, Place};
     use crate::prefix::residency::Size;
+    use crate::prefix::turns::Turn;
     use crate::types::{Basis, PolicyKind};
-    use std::sync::Arc;
     use xxhash_rust::xxh3::xxh3_64;
 
     fn fleet(replicas: &[(&str, &str)], block_bytes: u64) -> Fleet {
@@ -180,16 +223,36 @@ mod tests {
         assert_eq!(other.models().rates(Some("m")), old.models().rates(Some("m")));
     }
 
+    /// The same with something in every list.
+    fn filled() -> FleetState {
+        let (fleet, chain) = learned();
+        let fleet = fleet.on(Clock::manual().0);
+        let end = |print| Some(Place { print, blocks: 9 });
+        for (previous, own) in [(None, end(71)), (end(71), end(72))] {
+            let size = Size { prompt: 4608.0, block: 512.0, ends: Ends { previous, own } };
+            let mut residency = fleet.residency.write();
+            let (claim, _) = residency.claim(&chain, size, ReplicaId(1));
+            residency.confirm(claim);
+            residency
+                .answered(Place { print: 72, blocks: 9 }, Turn { replica: ReplicaId(1), tokens: 7.0, block: 512.0 });
+        }
+        let listed = br#"{"data":[{"id":"m","max_model_len":7}]}"#;
+        fleet.learn_catalogue(ReplicaId(1), Catalogue::read(listed).unwrap());
+        let limits = ErrorLimits { window_ms: 1e9, failures: 9, pause_ms: 1.0, successes: 1 };
+        fleet.tune(fleet.params(), Rules { errors: Some(ErrorRule { limits, fences: true }), ..Rules::default() });
+        fleet.ended(ReplicaId(1), Ended::Badly(Some(7)), 0.0);
+        fleet.replicas()[1].set_address("10.0.0.1:80".parse().unwrap());
+        fleet.state()
+    }
+
     #[test]
     fn the_layout_changes_only_with_the_version() {
-        let (fleet, _) = learned();
-        let mut state = fleet.state();
+        let last = Last { replica: ReplicaId(1), tokens: 2.0, worth: 0.5 };
         // what differs from run to run
-        state.now = 1.0;
-        state.hints = (0, Vec::new());
+        let state = FleetState { now: 1.0, hints: (0, vec![(1, last)]), ..filled() };
         let mut bytes = Vec::new();
         state.pack(&mut bytes);
         let layout = (pack::VERSION, bytes.len(), xxh3_64(&bytes));
-        assert_eq!(layout, (3, 1087, 0xbf2e_92d9_1624_2925), "if the layout has changed, so must pack::VERSION");
+        assert_eq!(layout, (4, 1332, 0x9a49_cf75_27ff_110a), "if the layout has changed, so must pack::VERSION");
     }
 }

@@ -11,6 +11,7 @@
 
 use super::clock::{self, Clock};
 use super::router::Prompt;
+use super::setbacks::Spared;
 use crate::policy::estimate::Rates;
 use crate::policy::hint::Hint;
 use crate::policy::lane::Lane;
@@ -191,6 +192,8 @@ pub struct Choice {
     pub salt: u64,
     /// The candidates.
     pub pool: Vec<Told>,
+    /// Those that were passed over, and why.
+    pub spared: Spared,
     /// Those that came before the first and had no room.
     pub full: Vec<ReplicaId>,
     /// Whether its session had no home, so that its name could pick one.
@@ -301,12 +304,12 @@ pub(super) fn note_pool(pool: impl Iterator<Item = Told>) {
     });
 }
 
-/// A choice was made: `salt` said whose turn it was, the first `full` of the decision's order had no room.
+/// A choice was made: `salt` said whose turn it was, it went by `spared`, and `full` of the decision's order had no room.
 pub(super) fn note_choice(
     prompt: Prompt<'_>,
     decision: &Decision,
     (salt, tokens): (u64, f64),
-    (full, waits): (&[ReplicaId], bool),
+    (spared, full, waits): (Spared, &[ReplicaId], bool),
 ) {
     let Some(first) = decision.ranked.first().filter(|_| is_noting()) else { return };
     let pool = NOTES.with_borrow_mut(|notes| notes.as_mut().map(|notes| std::mem::take(&mut notes.pool)));
@@ -323,6 +326,7 @@ pub(super) fn note_choice(
         pinned: prompt.pinned,
         salt,
         pool: pool.unwrap_or_default(),
+        spared,
         full: full.to_vec(),
         is_new_session: decision.hint.is_some_and(|hint| hint.home.is_none()),
         waits,

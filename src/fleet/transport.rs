@@ -61,6 +61,7 @@ impl Replica {
         peer.options.verify_cert = tls.verify;
         peer.options.verify_hostname = tls.verify;
         peer.options.ca = Some(tls.issuers.clone());
+        peer.group_key = tls.group;
         peer
     }
 }

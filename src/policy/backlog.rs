@@ -33,6 +33,21 @@ pub struct Backlog {
     /// Prefill time seen so far; a decoding sequence subtracts what stalled it.
     prefilled_ms: f64,
     flow: Flow,
+    /// What other processes have promised.
+    elsewhere: Elsewhere,
+}
+
+/// Requests at one replica that came by way of another process. Whole numbers: what is added and taken away leaves nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Units of load reserved for them.
+    pub units: u32,
+    /// Those whose prompts wait to be read.
+    pub waiting: u32,
+    /// Those whose answers are being generated.
+    pub decoding: u32,
+    /// Milliseconds until their prompts are read.
+    pub queue_ms: u32,
 }
 
 /// A backlog in a few numbers, as far as those tell what a price looks at.
@@ -131,7 +146,7 @@ impl Backlog {
         self.waiting.iter().take_while(is_read).count()
     }
 
-    /// Time until the prompts promised so far are read.
+    /// Time until the prompts promised so far are read, by whomever they were promised.
     pub fn remaining_ms(&self, now: f64) -> f64 {
         let mut elapsed = (now - self.turn_began).max(0.0);
         let mut left = 0.0;
@@ -144,12 +159,13 @@ impl Backlog {
             }
             elapsed -= done;
         }
-        left
+        left + f64::from(self.elsewhere.queue_ms)
     }
 
-    /// Prefill of the prompts behind the one at this place.
+    /// Prefill of the prompts behind the one at this place, and of those that others have promised.
     fn behind(&self, at: usize) -> f64 {
-        self.waiting.iter().skip(at + 1).map(|w| w.prefill_ms).sum()
+        let own: f64 = self.waiting.iter().skip(at + 1).map(|w| w.prefill_ms).sum();
+        own + f64::from(self.elsewhere.queue_ms)
     }
 
     /// Requests here.
@@ -164,8 +180,8 @@ impl Backlog {
         Prospect {
             rates,
             queue_ms: self.remaining_ms(now),
-            waiting: (self.waiting.len() - read) as f64,
-            decoding: (self.decoding.len() + read) as f64,
+            waiting: (self.waiting.len() - read) as f64 + f64::from(self.elsewhere.waiting),
+            decoding: (self.decoding.len() + read) as f64 + f64::from(self.elsewhere.decoding),
             coming: self.coming(now),
             room: Room::ENDLESS,
         }
@@ -183,10 +199,30 @@ impl Backlog {
             turn_began: self.turn_began,
             first_ms,
             rest_ms: self.behind(0),
-            waiting: self.waiting.len() as f64,
-            decoding: self.decoding.len() as f64,
+            waiting: self.waiting.len() as f64 + f64::from(self.elsewhere.waiting),
+            decoding: self.decoding.len() as f64 + f64::from(self.elsewhere.decoding),
             flow: self.flow,
         })
+    }
+
+    /// What other processes have promised, all together.
+    pub fn elsewhere(&self) -> Elsewhere {
+        self.elsewhere
+    }
+
+    /// Of what others have promised, `before` is `now` from here on.
+    pub fn replace_elsewhere(&mut self, before: Elsewhere, now: Elsewhere) {
+        self.elsewhere = self.elsewhere.changed(before, now);
+    }
+
+    /// What this process has promised: how much is to be read and how much is being generated.
+    pub fn own(&self, now: f64) -> Elsewhere {
+        let read = self.read_meanwhile(now);
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive; the cast saturates")]
+        let queue_ms = (self.remaining_ms(now) - f64::from(self.elsewhere.queue_ms)).ceil() as u32;
+        let (waiting, decoding) = (count(self.waiting.len() - read), count(self.decoding.len() + read));
+        Elsewhere { units: 0, waiting, decoding, queue_ms }
     }
 
     /// Who will still come, going by those who came lately.
@@ -204,6 +240,27 @@ impl Backlog {
         self.prefilled_ms
     }
 }
+
+impl Elsewhere {
+    /// How many there are.
+    pub fn requests(self) -> u32 {
+        self.waiting.saturating_add(self.decoding)
+    }
+
+    /// This with `after` in the place of `before`, which was part of it.
+    #[must_use]
+    pub fn changed(self, before: Self, after: Self) -> Self {
+        let number = |own: u32, before: u32, after: u32| own.saturating_sub(before).saturating_add(after);
+        Elsewhere {
+            units: number(self.units, before.units, after.units),
+            waiting: number(self.waiting, before.waiting, after.waiting),
+            decoding: number(self.decoding, before.decoding, after.decoding),
+            queue_ms: number(self.queue_ms, before.queue_ms, after.queue_ms),
+        }
+    }
+}
+
+crate::pack::record!(Elsewhere { units, waiting, decoding, queue_ms });
 
 impl Summary {
     /// [`Backlog::prospect`] of the backlog that this is the summary of.
@@ -288,6 +345,9 @@ mod tests {
         fn whatever_happens_nothing_is_left(ops in prop::collection::vec((0u8..3, 0usize..8, 0.0f64..100.0), 0..80)) {
             let mut b = Backlog::default();
             let (mut live, mut now) = (Vec::new(), 0.0);
+            let elsewhere = Elsewhere { units: 3, waiting: 1, decoding: 2, queue_ms: 70 };
+            b.replace_elsewhere(Elsewhere::default(), elsewhere);
+            prop_assert_eq!(b.prospect(START, 0.0).queue_ms, 70.0);
             for (op, pick, time) in ops {
                 now += time;
                 match op {
@@ -306,7 +366,10 @@ mod tests {
                 prop_assert_eq!(b.summary().is_some(), all_stream);
             }
             for t in live { b.end(t, now); }
+            b.replace_elsewhere(elsewhere, Elsewhere::default());
             prop_assert_eq!((b.requests(), b.remaining_ms(now)), (0, 0.0));
+            let left = b.prospect(START, now);
+            prop_assert_eq!((left.queue_ms, left.waiting, left.decoding), (0.0, 0.0, 0.0));
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod accounts;
 pub mod admission;
 pub mod backlog;
 pub mod cost;
+pub mod drain;
 pub mod errors;
 pub mod estimate;
 pub mod flight;

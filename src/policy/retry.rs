@@ -38,8 +38,8 @@ pub enum Failure {
 pub struct Progress {
     /// Attempts made, this one included, a renewed one not counted twice.
     pub attempts: u32,
-    /// Whether an attempt may be repeated on a fresh connection: none was yet, and the replica may be asked.
-    pub renewable: bool,
+    /// Whether an attempt was repeated on a fresh connection already.
+    pub renewed: bool,
     /// Whether another replica is left in the ranking.
     pub candidates_left: bool,
     /// Whether any response byte went to the client.
@@ -128,7 +128,7 @@ pub fn verdict(failure: Failure, progress: Progress, limits: Limits) -> Verdict 
     if !allowed || progress.answered || !progress.replayable {
         return Verdict::GiveUp;
     }
-    if failure == Failure::StaleConnection && progress.renewable {
+    if failure == Failure::StaleConnection && !progress.renewed {
         return Verdict::Again;
     }
     let room = progress.attempts < limits.attempts && progress.candidates_left;
@@ -152,7 +152,7 @@ mod tests {
 
     const FRESH: Progress = Progress {
         attempts: 1,
-        renewable: true,
+        renewed: false,
         candidates_left: true,
         answered: false,
         replayable: true,
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn a_fresh_connection_is_tried_once_and_costs_no_attempt() {
         assert_eq!(after(Failure::StaleConnection, Progress { attempts: 2, ..FRESH }), Verdict::Again);
-        let renewed = Progress { renewable: false, ..FRESH };
+        let renewed = Progress { renewed: true, ..FRESH };
         assert_eq!(after(Failure::StaleConnection, renewed), Verdict::Next);
         assert_eq!(after(Failure::Connect, renewed), Verdict::Next);
         assert_eq!(after(Failure::StaleConnection, Progress { attempts: 2, ..renewed }), Verdict::GiveUp);

@@ -128,12 +128,21 @@ impl Standing {
         Standing { admission, quarantine, has_left, ..known }
     }
 
-    /// The state.
-    pub fn state(&self) -> State {
+    /// Why it would be fenced if nobody drained it.
+    fn fence(&self) -> Option<FenceReason> {
         let is_final = self.admission.fence().or(self.quarantine);
         let probes = self.readiness.fence().or(self.generation.fence());
-        let fence = is_final.or(probes).or_else(|| self.errors.is_fenced().then_some(FenceReason::Errors));
-        match fence {
+        is_final.or(probes).or_else(|| self.errors.is_fenced().then_some(FenceReason::Errors))
+    }
+
+    /// Whether nothing but an operator keeps new requests away.
+    pub fn is_only_drained(&self) -> bool {
+        self.draining && !self.has_left && self.fence().is_none() && !self.errors.is_on_trial()
+    }
+
+    /// The state.
+    pub fn state(&self) -> State {
+        match self.fence() {
             _ if self.draining || self.has_left => State::Draining,
             Some(reason) => State::Fenced(reason),
             None if self.errors.is_on_trial() => State::Recovering,
@@ -176,9 +185,10 @@ mod tests {
         s.on_readiness(Observation::Failed(FenceReason::Connect), ONE);
         assert_eq!(s.state().fence(), Some(FenceReason::Connect));
         s.draining = true;
+        assert!(!s.is_only_drained());
         s.on_readiness(Observation::Ready, ONE);
         s.on_generation(Observation::Ready, ONE);
-        assert_eq!(s.state(), State::Draining);
+        assert_eq!((s.state(), s.is_only_drained()), (State::Draining, true));
         s.draining = false;
         assert_eq!(s.state(), State::Healthy);
     }

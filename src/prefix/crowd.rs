@@ -226,6 +226,11 @@ impl Crowd {
         }
     }
 
+    /// Tokens of each session that is expected to return to `replica`.
+    pub fn tokens_at(&self, replica: ReplicaId) -> impl Iterator<Item = f64> {
+        self.sessions.values().filter(move |s| s.replica == replica && s.is_expected).map(|s| s.tokens)
+    }
+
     /// Heap bytes in use, about.
     pub fn bytes(&self) -> usize {
         self.sessions.capacity() * (size_of::<(u64, Session)>() + 1)

@@ -9,6 +9,7 @@
 //! evicted blocks get no credit; and one that denies, again and again, all of what it was believed to hold has lost its
 //! cache: restarted behind the same address, or flushed.
 
+mod costs;
 mod look;
 pub mod state;
 

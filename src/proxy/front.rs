@@ -40,6 +40,8 @@ pub(super) const LONGEST: usize = 1 << 20;
 /// How an HTTP/2 preface begins, and how long it is.
 const PREFACE: &[u8; 3] = b"PRI";
 const PREFACE_LENGTH: usize = 24;
+/// How long a connection that is to end may still bring a request. Shorter than a process stays that has no other.
+const LAST_CALL: Duration = Duration::from_millis(500);
 /// How long an HTTP/2 connection without a request is kept.
 const H2_IDLE: Duration = Duration::from_secs(75);
 /// HTTP/2 upload windows: with the protocol's default of 64 KiB a long prompt waits for a round trip per 64 KiB.
@@ -97,6 +99,7 @@ impl Front {
         let first = self.http1.process_new_http(ServerSession::H1(first), shutdown);
         let mut next = course.scope(first).await;
         while let Some((stream, settings)) = next.map(ReusedHttpStream::consume) {
+            let stream = if *shutdown.borrow() { last_call(stream).await } else { stream };
             let mut session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {
                 settings.apply_to_session(&mut session);
@@ -133,6 +136,16 @@ impl ServerApp for Front {
             drop(shutdown.wait_for(|down| *down).await);
         }
         tokio::join!(ServerApp::cleanup(&*self.http1), ServerApp::cleanup(&*self.http2));
+    }
+}
+
+/// The connection after an answer that began before connections were to end, and promised that this one stays: its next
+/// request may be on the way, and Pingora would close at once.
+async fn last_call(mut stream: Stream) -> Stream {
+    let mut early = BytesMut::with_capacity(HEAD);
+    match timeout(LAST_CALL, stream.read_buf(&mut early)).await {
+        Ok(Ok(1..)) => Watched::begun(stream, early),
+        _ => stream,
     }
 }
 

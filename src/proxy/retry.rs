@@ -116,7 +116,7 @@ impl Proxy {
         let may_move = ctx.prompt.pinned.is_none_or(|keeper| Some(keeper) != failed) || failure.is_connect();
         let progress = Progress {
             attempts: route.attempts,
-            renewable: !route.renewed && !ctx.attempt.as_ref().is_some_and(|a| a.reservation.replica().is_barred()),
+            renewed: route.renewed,
             candidates_left: may_move && route.position + 1 < route.decision.ranked.len(),
             answered: has_answered(session),
             replayable: ctx.body.held().is_some() || !session.as_ref().retry_buffer_truncated(),

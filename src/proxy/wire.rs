@@ -37,6 +37,19 @@ pub(super) trait Listener: Debug + Send + Sync + Unpin + 'static {
     }
 }
 
+/// Nobody.
+impl Listener for () {
+    fn came(&mut self, _: &[u8]) {}
+
+    fn is_overdue(&mut self, _: &mut Context<'_>) -> bool {
+        false
+    }
+
+    fn in_place_of(&mut self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+}
+
 /// What is kept back of a connection at most; beyond, it is not read.
 const KEPT: usize = 64 << 10;
 
@@ -84,6 +97,13 @@ impl<L: Listener> Watched<L> {
             };
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl Watched<()> {
+    /// `stream`, from which `early` was read before.
+    pub(super) fn begun(stream: Stream, early: BytesMut) -> Stream {
+        Box::new(Watched { stream, listener: (), other: None, kept: early })
     }
 }
 

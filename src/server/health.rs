@@ -50,7 +50,7 @@ pub(super) fn admission(config: &Config) -> AdmissionSpec {
     AdmissionSpec { timeout: readiness.timeout, failures: readiness.failures, suppress_after_success }
 }
 
-pub(super) fn speculation(config: &Config) -> SpeculationSpec {
+pub(super) fn speculation(config: &Config, user: Option<u32>) -> SpeculationSpec {
     let speculation = &config.health.speculation;
     SpeculationSpec {
         mode: speculation.mode,
@@ -58,6 +58,7 @@ pub(super) fn speculation(config: &Config) -> SpeculationSpec {
         timeout: config.health.readiness.timeout,
         limits: Limits { windows: speculation.windows, drafts: speculation.drafts.into() },
         state_file: speculation.state_file.clone(),
+        user,
     }
 }
 

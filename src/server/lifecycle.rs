@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::broadcast::{self, error::RecvError};
-use tokio::sync::watch;
 
 /// How often a process that is shutting down looks whether it is idle.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
@@ -27,8 +26,8 @@ const IDLE_BEFORE_EXIT: Duration = Duration::from_secs(1);
 pub(super) struct Signals {
     pub(super) grace: Duration,
     pub(super) draining: Arc<AtomicBool>,
-    /// Whether another process serves in this one's place.
-    pub(super) over: watch::Receiver<bool>,
+    /// Which other process serves in this one's place.
+    pub(super) succession: Arc<Succession>,
 }
 
 #[async_trait]
@@ -42,7 +41,7 @@ impl ShutdownSignalWatch for Signals {
             log::error!("signals cannot be caught");
             return ShutdownSignal::FastShutdown;
         };
-        let mut over = self.over.clone();
+        let mut over = self.succession.over();
         let is_over = loop {
             tokio::select! {
                 // Pingora's signal for a hand-over: here the successor itself says when it serves
@@ -59,9 +58,15 @@ impl ShutdownSignalWatch for Signals {
         }
         // whoever stops the unit means the process that serves; this one is going anyway
         let mut spared = is_over;
+        let succession = self.succession.clone();
         let mut again = async move || loop {
             tokio::select! {
-                _ = terminate.recv() => if !std::mem::take(&mut spared) { return },
+                _ = terminate.recv() => {
+                    let is_last = spared && succession.is_left_alone().await;
+                    if !std::mem::take(&mut spared) || is_last {
+                        return;
+                    }
+                }
                 _ = interrupt.recv() => return,
             }
         };
@@ -154,8 +159,9 @@ impl BackgroundService for Hangup {
                     if let Some(journal) = &self.journal {
                         journal.reopen();
                     }
-                    self.reload.run().await;
-                    if let Some(certificates) = &self.certificates {
+                    // a configuration that is bad is no reason to let certificates run out
+                    let is_good = self.reload.run().await.is_good();
+                    if let Some(certificates) = self.certificates.as_ref().filter(|_| !is_good) {
                         certificates.reload_certificates();
                     }
                 }

@@ -1,5 +1,6 @@
 //! The composition root: from a configuration to running services. Everything is built here, nothing is decided.
 
+mod addresses;
 mod handover;
 mod health;
 mod journal;
@@ -48,7 +49,7 @@ use pingora_load_balancing::{Backends, LoadBalancer};
 use reload::{Live, Reload};
 use renew::{Checks, Exchangeable, News, Renewed};
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -97,7 +98,6 @@ pub enum StartError {
 /// The fleet with its members, and those who bring them.
 struct Founded {
     known: Known,
-    guard: SpeculationGuard,
     told: watch::Sender<Arc<Loaded>>,
     news: News,
     readiness: Arc<ArcSwap<ReadinessProbe>>,
@@ -113,21 +113,15 @@ struct Founded {
 pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, StartError> {
     let config = &loaded.config;
     owner::warn(config, cli);
-    let mut inheritance = cli.upgrade.then(|| inherit(config)).transpose()?;
-    check_addresses(config, inheritance.as_ref())?;
+    let mut inheritance = if cli.upgrade { inherit(config, cli.or_start)? } else { None };
+    addresses::check(config, |address| inheritance.as_ref().is_some_and(|given| given.has(address)))?;
     let snapshot = inheritance.as_mut().and_then(|given| given.snapshot.take());
-    let founded = found(loaded, snapshot)?;
-    let Known { fleet, metrics, secret, seen: past } = founded.known.clone();
+    let founded = found(loaded, (snapshot, inheritance.is_some()), config::pingora::user(config, cli.daemon))?;
+    let Known { fleet, metrics, secret, seen: past, guard } = founded.known.clone();
     let seen = (metrics.clone(), Arc::new(Decisions::default()));
 
-    let opt = Opt { daemon: cli.daemon, ..Opt::default() };
     let pid_files = pid_files(config, cli);
-    let mut conf = config::pingora::server_conf(config, cli.daemon);
-    if let Some([next, _]) = &pid_files {
-        conf.pid_file = next.to_string_lossy().into_owned();
-    }
-    let mut server = Server::new_with_opt_and_conf(opt, conf);
-    server.bootstrap();
+    let mut server = pingora(config, cli, pid_files.as_ref());
     let router = Arc::new(Router::new(fleet.clone(), founded.balancer.clone()).limited(limits(config)));
     let draining = Arc::new(AtomicBool::new(false));
     let terms = Arc::new(ArcSwap::from_pointee(terms(loaded, &fleet, secret)));
@@ -137,7 +131,8 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let going = Going { metrics: metrics.clone(), draining: draining.clone(), open_http2: open_http2.clone() };
     let own = founded.known.clone();
-    let succession = Succession::new(config.server.upgrade_sock.clone(), own, draining.clone(), random());
+    let run = handover::given_run().unwrap_or_else(random);
+    let succession = Succession::new(config.server.upgrade_sock.clone(), own, draining.clone(), run);
     let certificates = loaded.tls.clone().map(|tls| Certificates::new(config.listen.tls.clone(), tls));
     let api = api_service(&server, config, &proxy, (open_http2, certificates.as_ref()), &succession);
     let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
@@ -146,18 +141,21 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let live = Live { fleet: fleet.clone(), router, terms, secret, access: access.clone(), readiness, told };
     let parts = reload::parts(&live);
     let recorder = Recorder::new(fleet.clone(), metrics.clone(), past.clone());
-    let reload = Arc::new(Reload::new(cli, founded.news.clone(), parts, founded.membership.clone(), metrics));
-    let admin = Admin::new(fleet.clone(), seen, draining, access).guarded(founded.guard.clone());
+    let around = (metrics, succession.clone(), certificates.clone());
+    let reload = Arc::new(Reload::new(cli, founded.news.clone(), parts, founded.membership.clone(), around));
+    let admin = Admin::new(fleet.clone(), seen, draining, access).guarded(guard.clone());
     let admin = admin.showing(past, settings(&founded.news));
     let admin = admin_service(config, admin.reloading(reload.clone()), &succession);
 
     let of = |addresses: Option<Vec<String>>| addresses.into_iter().flatten().collect();
     let wanted = [of(api.listen_addresses()), of(admin.listen_addresses())];
-    let handover = server.add_service(Handover { succession: succession.clone(), inheritance, wanted, pid_files });
+    let bound = api.bound();
+    let handover = Handover { succession: succession.clone(), inheritance, wanted, bound, pid_files };
+    let handover = server.add_service(handover);
     server.add_service(api).add_dependency(&handover);
     server.add_service(admin).add_dependency(&handover);
     server.add_service(GenBackgroundService::new("replicas".to_owned(), founded.membership));
-    server.add_service(background_service("speculation", founded.guard));
+    server.add_service(background_service("speculation", guard));
     server.add_service(background_service("recorder", recorder));
     if let Some(exporter) = exporter {
         server.add_service(background_service("traces", exporter));
@@ -172,6 +170,18 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     outlet::exit(0)
 }
 
+/// Pingora's server, without services.
+fn pingora(config: &Config, cli: &Cli, pid_files: Option<&[PathBuf; 2]>) -> Server {
+    let opt = Opt { daemon: cli.daemon, ..Opt::default() };
+    let mut conf = config::pingora::server_conf(config, cli.daemon);
+    if let Some([next, _]) = pid_files {
+        conf.pid_file = next.to_string_lossy().into_owned();
+    }
+    let mut server = Server::new_with_opt_and_conf(opt, conf);
+    server.bootstrap();
+    server
+}
+
 /// The settings in force, as they may be shown.
 fn settings(news: &News) -> Settings {
     let news = news.clone();
@@ -182,28 +192,39 @@ fn settings(news: &News) -> Settings {
     })
 }
 
-/// Takes the listeners and the knowledge of the process that runs.
-fn inherit(config: &Config) -> Result<Inheritance, StartError> {
+/// Takes the listeners and the knowledge of the process that runs; nothing where none does and that is allowed.
+fn inherit(config: &Config, may_start: bool) -> Result<Option<Inheritance>, StartError> {
     let socket = &config.server.upgrade_sock;
-    let refused = |cause| StartError::Upgrade { socket: socket.display().to_string(), cause };
-    handover::take(socket).map_err(refused)
+    match handover::take(socket) {
+        Ok(inheritance) => Ok(Some(inheritance)),
+        Err(cause) if may_start && matches!(cause.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+            log::warn!("no ramjet waits at {}: this one begins afresh", socket.display());
+            Ok(None)
+        }
+        Err(cause) => Err(StartError::Upgrade { socket: socket.display().to_string(), cause }),
+    }
 }
 
-/// The fleet and its members, and what is known of them: nothing, or what a process before this one knew.
-fn found(loaded: &Loaded, snapshot: Option<Snapshot>) -> Result<Founded, StartError> {
+/// The fleet and its members, and what is known of them: nothing, or what the process knew that this one `follows`. `user` is
+/// whom this process becomes.
+fn found(
+    loaded: &Loaded,
+    (snapshot, follows): (Option<Snapshot>, bool),
+    user: Option<u32>,
+) -> Result<Founded, StartError> {
     let config = &loaded.config;
     let metrics = Arc::new(Metrics::new()?);
     let clock = snapshot.as_ref().map_or_else(Clock::default, |snapshot| Clock::at(snapshot.fleet.now()));
     let fleet = Fleet::new(Vec::new(), params(config), config.routing.index_memory);
     let fleet = Arc::new(fleet.under(rules(config)).on(clock));
     let journal = journal::open(config, &fleet, &metrics)?;
-    let guard = SpeculationGuard::new(fleet.clone(), health::speculation(config));
+    let guard = SpeculationGuard::new(fleet.clone(), health::speculation(config, user));
     let (told, news) = watch::channel(Arc::new(loaded.clone()));
     let readiness = ReadinessProbe::new(fleet.clone(), health::readiness(config));
     let readiness = Arc::new(ArcSwap::from_pointee(readiness));
     let balancer = Arc::new(balancer(&fleet, &readiness, news.clone()));
     let membership = Arc::new(Membership::new(fleet.clone(), balancer.clone()));
-    discover_once(&membership, members::sources(loaded)?)?;
+    discover_once(&membership, members::sources(loaded)?, follows)?;
     metrics.configured();
     let (mut secret, seen) = (random(), Seen::default());
     if let Some(snapshot) = snapshot {
@@ -212,8 +233,8 @@ fn found(loaded: &Loaded, snapshot: Option<Snapshot>) -> Result<Founded, StartEr
         metrics.inherit(&snapshot.counts);
         seen.history.restore(snapshot.history);
     }
-    let known = Known { fleet, metrics, secret, seen };
-    Ok(Founded { known, guard, told, news, readiness, balancer, membership, journal })
+    let known = Known { fleet, metrics, secret, seen, guard };
+    Ok(Founded { known, told, news, readiness, balancer, membership, journal })
 }
 
 /// Of a daemon that takes over: where its process id stands until it serves, and then. A successor that fails must not
@@ -248,7 +269,7 @@ fn add_files(
 fn serve(mut server: Server, config: &Config, going: Going, succession: &Arc<Succession>) {
     let phases = parking_lot::Mutex::new(Some(server.watch_execution_phase()));
     let draining = going.draining.clone();
-    let signals = lifecycle::Signals { grace: config.server.grace, draining, over: succession.over() };
+    let signals = lifecycle::Signals { grace: config.server.grace, draining, succession: succession.clone() };
     let drain = lifecycle::Drain { going, phases, succession: succession.clone() };
     server.add_service(background_service("drain", drain));
     server.run(RunArgs { shutdown_signal: Box::new(signals) });
@@ -270,20 +291,6 @@ fn add_health(server: &mut Server, fleet: &Arc<Fleet>, balancer: Arc<LoadBalance
     server.add_service(background_service("admission", Renewed { news: news.clone(), make }));
 }
 
-/// Fails early and clearly: Pingora tries a busy address for half a minute and then lives on without the listener.
-fn check_addresses(config: &Config, inheritance: Option<&Inheritance>) -> Result<(), StartError> {
-    let api = config.listen.api.iter().filter_map(|a| match a {
-        ListenAddr::Tcp(address) => Some(*address),
-        ListenAddr::Unix(_) => None,
-    });
-    let is_given = |address: &SocketAddr| inheritance.is_some_and(|given| given.has(&address.to_string()));
-    for address in api.chain([config.listen.admin]).filter(|address| !is_given(address)) {
-        let bound = std::net::TcpListener::bind(address);
-        bound.map_err(|cause| StartError::Listen { address: address.to_string(), cause })?;
-    }
-    Ok(())
-}
-
 fn balancer(fleet: &Arc<Fleet>, readiness: &Arc<ArcSwap<ReadinessProbe>>, news: News) -> LoadBalancer<CacheAware> {
     let thresholds = move || health::readiness(&news.borrow().config).thresholds;
     let mut backends = Backends::new(Box::new(Configured::new(fleet.clone(), thresholds)));
@@ -291,12 +298,20 @@ fn balancer(fleet: &Arc<Fleet>, readiness: &Arc<ArcSwap<ReadinessProbe>>, news: 
     LoadBalancer::from_backends_with_config(backends, Some(fleet.clone()))
 }
 
-/// The members must be known before the first request, and no thread may be left running: a daemon forks later.
-fn discover_once(membership: &Membership, sources: Vec<Box<dyn Source>>) -> Result<(), StartError> {
+/// The members must be known before the first request, and no thread may be left running: a daemon forks later. Who
+/// `follows` another process takes its place only if all sources answer: that one knows what they said before.
+fn discover_once(membership: &Membership, sources: Vec<Box<dyn Source>>, follows: bool) -> Result<(), StartError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| StartError::Discovery(e.to_string()))?;
-    runtime.block_on(membership.set(sources));
-    Ok(())
+    runtime.block_on(async {
+        if follows {
+            let exchanged = membership.exchange(sources, || {}).await;
+            exchanged.map_err(|why| StartError::Discovery(why.join("; ")))?;
+        } else {
+            membership.begin(sources).await;
+        }
+        Ok(())
+    })
 }
 
 fn api_service(
@@ -322,7 +337,7 @@ fn api_service(
             ListenAddr::Unix(path) => service.add_uds(&path.to_string_lossy(), None),
         }
     }
-    Early { service, opens: None, over: succession.over(), shutdown }
+    Early::new(service, succession.over(), shutdown)
 }
 
 fn admin_service(config: &Config, admin: Admin, succession: &Succession) -> Early<Admin> {
@@ -330,7 +345,7 @@ fn admin_service(config: &Config, admin: Admin, succession: &Succession) -> Earl
     service.add_tcp(&config.listen.admin.to_string());
     service.threads = Some(1);
     // what is counted must not be shown by two processes at a time
-    Early { service, opens: Some(succession.serves()), over: succession.over(), shutdown: Arc::default() }
+    Early::new(service, succession.over(), Arc::default()).opening(succession.serves())
 }
 
 /// A client that has vanished without a word is noticed by keepalive probes.

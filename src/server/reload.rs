@@ -1,11 +1,13 @@
 //! Reading the configuration again while requests run, on SIGHUP or by the admin API.
 //!
-//! A reload is a step that happens as a whole or not at all: everything is read and prepared first, and only if nothing
-//! is wrong anywhere it comes into force. Two reloads never mix. What cannot change in a running process keeps its old
+//! A reload is a step that happens as a whole or not at all: everything is read and prepared first, sources of replicas that
+//! are new have answered, and only if nothing is wrong anywhere it comes into force. Two reloads never mix. What cannot change in a running process keeps its old
 //! value, all of it, and is told by name: an upgrade applies it. Requests keep the settings that they began with.
 
+use super::handover::Succession;
 use super::members::sources;
 use super::renew::News;
+use super::tls::Certificates;
 use super::{admin_token, health, limits, params, rules, terms};
 use crate::admin::{Access, Reloads, Report};
 use crate::cli::Cli;
@@ -83,6 +85,9 @@ pub(super) struct Reload {
     parts: Vec<Part>,
     membership: Arc<Membership>,
     metrics: Arc<Metrics>,
+    succession: Arc<Succession>,
+    /// Read again with the configuration: their files are named there.
+    certificates: Option<Arc<Certificates>>,
 }
 
 impl Reload {
@@ -92,12 +97,12 @@ impl Reload {
         news: News,
         parts: Vec<Part>,
         membership: Arc<Membership>,
-        metrics: Arc<Metrics>,
+        (metrics, succession, certificates): (Arc<Metrics>, Arc<Succession>, Option<Arc<Certificates>>),
     ) -> Self {
         // a daemon changes its directory
         let file = cli.config.as_ref().map(|file| std::path::absolute(file).unwrap_or_else(|_| file.clone()));
         let flags = [cli.upstream.clone(), cli.listen.clone(), cli.admin.clone()];
-        Reload { file, flags, running: Mutex::new(()), news, parts, membership, metrics }
+        Reload { file, flags, running: Mutex::new(()), news, parts, membership, metrics, succession, certificates }
     }
 
     /// Reads the configuration and brings it into force, if it is good.
@@ -107,6 +112,7 @@ impl Reload {
         self.metrics.reload(report.is_good());
         report.problems.iter().for_each(|problem| log::error!("not reloaded: {problem}"));
         if report.is_good() {
+            self.certificates.iter().for_each(|certificates| certificates.reload_certificates());
             log::info!("reloaded; changed: {}", list(&report.changed));
             report.warnings.iter().for_each(|warning| log::warn!("{warning}"));
         }
@@ -117,6 +123,9 @@ impl Reload {
     }
 
     async fn attempt(&self) -> Result<Report, Vec<String>> {
+        if self.succession.is_handing_over() {
+            return Err(vec!["another process takes over, or has: reload that one".to_owned()]);
+        }
         let [upstream, listen, admin] = self.flags.each_ref().map(Option::as_deref);
         let env = config::environment();
         let from = config::Sources { file: self.file.as_deref(), upstream, listen, admin, env: &env };
@@ -137,8 +146,8 @@ impl Reload {
             Ok(_) => return Err(wrong),
             Err(e) => return Err(wrong.into_iter().chain([e.to_string()]).collect()),
         };
-        prepared.into_iter().for_each(|commit| commit());
-        let replicas = self.membership.set(sources).await;
+        let commit = || prepared.into_iter().for_each(|commit| commit());
+        let replicas = self.membership.exchange(sources, commit).await?;
         Ok(Report {
             problems: Vec::new(),
             generation: self.metrics.configured(),

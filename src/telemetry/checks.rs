@@ -87,3 +87,30 @@ impl Metrics {
         self.history_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::testing::spec;
+    use crate::policy::flight::FlightParams;
+    use crate::policy::score::{AffinityParams, LoadParams};
+    use crate::policy::select::Params;
+    use crate::types::{Basis, PolicyKind};
+
+    #[test]
+    fn a_request_without_a_reservation_fails_its_check_and_only_that() {
+        let params = Params {
+            policy: PolicyKind::Cost,
+            affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
+            load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
+            flight: FlightParams::default(),
+        };
+        let fleet = Fleet::new(vec![spec("a")], params, 1 << 20);
+        let metrics = Metrics::new().unwrap();
+        assert_eq!(metrics.checks(&fleet), [(Check::Reservations, true), (Check::IndexBytes, true)]);
+        let placed = metrics.placing();
+        assert_eq!(metrics.checks(&fleet), [(Check::Reservations, false), (Check::IndexBytes, true)]);
+        drop(placed);
+        assert!(metrics.checks(&fleet).iter().all(|(_, holds)| *holds));
+    }
+}

@@ -208,6 +208,11 @@ impl<T: Sum> Ring<T> {
         let at = now - now % self.scale.step;
         if self.points.back().is_none_or(|last| last.at < at) {
             self.drop_old(at);
+            if self.points.len() == self.points.capacity() {
+                // by little, and never beyond what is kept
+                let more = (self.scale.keeps / 8).min(self.scale.keeps - self.points.len());
+                self.points.reserve_exact(more.max(1));
+            }
             self.points.push_back(Point { at, ..Point::default() });
         }
         if let Some(last) = self.points.back_mut() {
@@ -226,7 +231,9 @@ impl<T: Sum> Ring<T> {
 
     fn restored(scale: Scale, points: Vec<Point<T>>) -> Self {
         let skipped = points.len().saturating_sub(scale.keeps);
-        Ring { scale, points: points.into_iter().skip(skipped).collect() }
+        let mut points: VecDeque<_> = points.into_iter().skip(skipped).collect();
+        points.shrink_to_fit();
+        Ring { scale, points }
     }
 }
 

@@ -3,6 +3,7 @@
 //! What requests count is counted as it happens; what the fleet is at the moment (up, in flight, load, index size) is
 //! read from the fleet when somebody scrapes, so the hot path pays nothing for it.
 
+pub use super::guards::{InflightGuard, QueueGuard};
 use super::registry::{Result, metrics};
 use super::status::code;
 use crate::api::answer::Usage;
@@ -14,8 +15,8 @@ use crate::policy::queue::Shed;
 use crate::policy::retry::Failure;
 use crate::policy::select::{Decision, Reason};
 use crate::types::Priority;
-use prometheus::{Histogram, IntCounterVec, IntGauge};
-use std::time::{Duration, Instant, SystemTime};
+use prometheus::IntCounterVec;
+use std::time::{Duration, SystemTime};
 
 /// From a warm prefix on an idle replica to a long prompt behind a queue: factors of about two.
 pub(super) const TTFT: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 60.0, 180.0, 600.0];
@@ -128,31 +129,10 @@ metrics! {
         started: float_gauge("process_start_time_seconds", "When the process began, in seconds since 1970.");
         cpu: float_counter("process_cpu_seconds_total", "Processor time of the process, user and system.");
         resident: gauge("process_resident_memory_bytes", "Resident memory of the process.");
+        virtual_memory: gauge("process_virtual_memory_bytes", "Memory that the process has mapped, used or not.");
+        threads: gauge("process_threads", "Threads of the process.");
         open_fds: gauge("process_open_fds", "Open file descriptors of the process.");
         max_fds: gauge("process_max_fds", "The most file descriptors that the process may have open.");
-    }
-}
-
-/// A request in a gauge, for as long as it is held.
-pub struct InflightGuard(IntGauge);
-
-impl Drop for InflightGuard {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
-/// A request in the queue, in the gauge; how long it waited is told when the guard goes.
-pub struct QueueGuard {
-    length: IntGauge,
-    wait: Histogram,
-    since: Instant,
-}
-
-impl Drop for QueueGuard {
-    fn drop(&mut self) {
-        self.length.dec();
-        self.wait.observe(self.since.elapsed().as_secs_f64());
     }
 }
 
@@ -225,15 +205,12 @@ impl Metrics {
 
     /// Counts a request in; out when the guard goes.
     pub fn enter(&self) -> InflightGuard {
-        self.inflight.inc();
-        InflightGuard(self.inflight.clone())
+        InflightGuard::new(&self.inflight)
     }
 
     /// A request begins to wait; it ends when the guard goes.
     pub fn queued(&self, priority: Priority) -> QueueGuard {
-        let length = self.queue_length.with_label_values(&[priority.name()]);
-        length.inc();
-        QueueGuard { length, wait: self.queue_wait.clone(), since: Instant::now() }
+        QueueGuard::new(self.queue_length.with_label_values(&[priority.name()]), self.queue_wait.clone())
     }
 
     /// A request was turned away.
@@ -243,8 +220,7 @@ impl Metrics {
 
     /// Counts a request that is about to get a replica; out when the guard goes.
     pub fn placing(&self) -> InflightGuard {
-        self.placed.inc();
-        InflightGuard(self.placed.clone())
+        InflightGuard::new(&self.placed)
     }
 
     /// A replica reported how many tokens of a prompt were cached.

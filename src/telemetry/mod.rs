@@ -7,6 +7,7 @@ pub mod access;
 pub mod checks;
 pub mod decisions;
 mod described;
+mod guards;
 pub mod history;
 pub mod inherited;
 pub mod journal;

@@ -13,6 +13,10 @@ pub(super) struct Process {
     pub(super) cpu_seconds: f64,
     /// Resident memory.
     pub(super) resident_bytes: u64,
+    /// Memory that it has mapped, used or not.
+    pub(super) virtual_bytes: u64,
+    /// Its threads.
+    pub(super) threads: u64,
     /// Open file descriptors.
     pub(super) open_fds: u64,
     /// The most that it may have open; 0 if that is not known.
@@ -22,9 +26,13 @@ pub(super) struct Process {
 /// This process, now.
 pub(super) fn read() -> Process {
     let text = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+    let status = text("status");
+    let of = |name| field(&status, name).unwrap_or(0);
     Process {
         cpu_seconds: cpu_seconds(&text("stat")).unwrap_or(0.0),
-        resident_bytes: resident_bytes(&text("status")).unwrap_or(0),
+        resident_bytes: of("VmRSS:") << 10,
+        virtual_bytes: of("VmSize:") << 10,
+        threads: of("Threads:"),
         // the directory that is being read is one of them
         open_fds: fs::read_dir("/proc/self/fd").map_or(0, |all| (all.count() as u64).saturating_sub(1)),
         max_fds: max_fds(&text("limits")).unwrap_or(0),
@@ -38,9 +46,10 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
     (ticks.len() == 2).then(|| (ticks[0] + ticks[1]) / TICKS)
 }
 
-fn resident_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+/// A number in `status`; sizes are KiB there.
+fn field(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 fn max_fds(limits: &str) -> Option<u64> {
@@ -56,9 +65,13 @@ mod tests {
     fn fields_are_found_whatever_the_name_of_the_process() {
         let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 9 0 100 1 2";
         assert_eq!(cpu_seconds(stat), Some(3.0));
-        assert_eq!(resident_bytes("Name:\tx\nVmRSS:\t    2048 kB\n"), Some(2 << 20));
+        let status = "Name:\tx\nVmRSS:\t    2048 kB\nThreads:\t7\n";
+        assert_eq!(
+            (field(status, "VmRSS:"), field(status, "Threads:"), field(status, "VmSize:")),
+            (Some(2048), Some(7), None)
+        );
         assert_eq!(max_fds("Max open files            1024                 4096                 files\n"), Some(1024));
-        assert_eq!((cpu_seconds("7 (a"), resident_bytes(""), max_fds("")), (None, None, None));
+        assert_eq!((cpu_seconds("7 (a"), field("", "VmRSS:"), max_fds("")), (None, None, None));
     }
 
     #[cfg(target_os = "linux")]
@@ -66,5 +79,6 @@ mod tests {
     fn this_process_uses_something() {
         let now = read();
         assert!(now.resident_bytes > 1 << 20 && now.open_fds >= 3 && now.max_fds >= now.open_fds, "{now:?}");
+        assert!(now.virtual_bytes >= now.resident_bytes && now.threads >= 1, "{now:?}");
     }
 }

@@ -106,9 +106,13 @@ impl Metrics {
     fn show_process(&self) {
         let now = process::read();
         self.cpu.inc_by((now.cpu_seconds - self.cpu.get()).max(0.0));
-        for (gauge, value) in
-            [(&self.resident, now.resident_bytes), (&self.open_fds, now.open_fds), (&self.max_fds, now.max_fds)]
-        {
+        for (gauge, value) in [
+            (&self.resident, now.resident_bytes),
+            (&self.virtual_memory, now.virtual_bytes),
+            (&self.threads, now.threads),
+            (&self.open_fds, now.open_fds),
+            (&self.max_fds, now.max_fds),
+        ] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }
     }

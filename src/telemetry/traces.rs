@@ -37,6 +37,11 @@ pub struct Parent {
     pub sampled: bool,
 }
 
+/// A trace context that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no trace context")]
+pub struct NoContext;
+
 /// What an attribute says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
@@ -85,16 +90,16 @@ pub struct Trace {
 }
 
 impl Parent {
-    /// The context in a head: `Err` if there is something that is none, or several.
+    /// The context in a head.
     ///
     /// # Errors
-    /// What is there does not follow <https://www.w3.org/TR/trace-context/>, so that a new trace begins.
-    pub fn of(headers: &HeaderMap) -> Result<Option<Parent>, ()> {
+    /// What is there does not follow <https://www.w3.org/TR/trace-context/>, or is there twice: a new trace begins.
+    pub fn of(headers: &HeaderMap) -> Result<Option<Parent>, NoContext> {
         let mut values = headers.get_all(PARENT).iter();
         match (values.next(), values.next()) {
             (None, _) => Ok(None),
-            (Some(value), None) => Parent::parse(value.as_bytes()).map(Some).ok_or(()),
-            (Some(_), Some(_)) => Err(()),
+            (Some(value), None) => Parent::parse(value.as_bytes()).map(Some).ok_or(NoContext),
+            (Some(_), Some(_)) => Err(NoContext),
         }
     }
 
@@ -177,7 +182,7 @@ mod tests {
 
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    fn of(values: &[&str]) -> Result<Option<Parent>, ()> {
+    fn of(values: &[&str]) -> Result<Option<Parent>, NoContext> {
         let mut headers = HeaderMap::new();
         values.iter().for_each(|value| {
             headers.append(PARENT, value.parse().unwrap());
@@ -206,9 +211,9 @@ mod tests {
             String::new(),
             "00-0af7".to_owned(),
         ] {
-            assert_eq!(of(&[&bad]), Err(()), "{bad}");
+            assert_eq!(of(&[&bad]), Err(NoContext), "{bad}");
         }
-        assert_eq!(of(&[GOOD, GOOD]), Err(()));
+        assert_eq!(of(&[GOOD, GOOD]), Err(NoContext));
     }
 
     fn trace() -> Trace {

@@ -178,7 +178,7 @@ mod tests {
             }
         }
         assert_eq!(trunks.0.lock().len() * size_of::<Place>(), Trunks::BYTES);
-        assert!(Trunks::BYTES < 256 << 10);
+        const { assert!(Trunks::BYTES < 256 << 10) };
         let found: Vec<u64> = trunks.most_shared(4).iter().map(|t| t.print).collect();
         for trunk in 0..4 {
             assert!(found.contains(&print(trunk, 63)), "{trunk}");

@@ -155,3 +155,55 @@ async fn of_several_sources_the_first_has_the_name() {
     assert_eq!(ramjet.metric("ramjet_discovery_replicas").await, 3.0);
     std::fs::remove_file(path).unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_is_new_and_does_not_answer_refuses_the_reload() {
+    let (a, dns) = (Engine::start().await, Dns::start().await);
+    let start = Start { upstreams: &[a.addr], ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    let missing = list_file();
+    let generation = ramjet.metric("ramjet_config_generation").await;
+    let named = format!("{{ dns: {{ name: nobody.test, port: 80, server: \"{}\" }} }}", dns.addr);
+    let path = format!("{{ file: {{ path: \"{}\" }} }}", missing.display());
+    for (discovery, said) in [(&named, "discovery by dns: nobody.test"), (&path, "discovery by file: ")] {
+        // in the place of those that are there, and beside them
+        for upstreams in [&[][..], &[a.addr][..]] {
+            ramjet.rewrite(&Start { upstreams, discovery, config: "limits: { body: 1KiB }", ..Start::default() });
+            let report = ramjet.reload().await;
+            assert_eq!((report.status, report.json()["outcome"].as_str()), (422, Some("refused")));
+            let problem = report.json()["problems"][0].as_str().unwrap().to_owned();
+            assert!(problem.starts_with(said), "{problem}");
+            assert_eq!(ramjet.names().await, [a.addr.to_string()]);
+        }
+    }
+    let big = client::chat(ramjet.api, "", &chat_body(5000, "")).await.unwrap();
+    assert_eq!(
+        (big.status, ramjet.metric("ramjet_config_generation").await),
+        (200, generation),
+        "nothing of it counts"
+    );
+    // one that answers is taken, and may fail from then on
+    dns.addresses("nobody.test", &["127.0.0.1"]);
+    let named = named.replace("port: 80", &format!("port: {}, interval: 20ms", a.addr.port()));
+    ramjet.rewrite(&Start { discovery: &named, ..Start::default() });
+    assert_eq!(ramjet.reload().await.status, 200);
+    dns.fails(Some(2));
+    asked_again(&ramjet).await;
+    ramjet.rewrite(&Start { discovery: &named, config: "limits: { body: 1MiB }", ..Start::default() });
+    assert_eq!(ramjet.reload().await.status, 200);
+    answers(&ramjet).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_in_the_hosts_file_is_found_without_a_name_server() {
+    let a = Engine::start_at("127.0.0.1:0".parse().unwrap()).await;
+    let port = a.addr.port();
+    let discovery = format!("{{ dns: {{ name: localhost, port: {port}, interval: 20ms }} }}");
+    let ramjet = Ramjet::start_with(Start { discovery: &discovery, ..Start::default() }).await;
+    assert!(ramjet.names().await.contains(&format!("127.0.0.1:{port}")), "{:?}", ramjet.names().await);
+    until("a request reaches it", || async {
+        client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap();
+        !a.seen().is_empty()
+    })
+    .await;
+}

@@ -48,6 +48,7 @@ mod setbacks;
 mod slow_clients;
 mod speculation;
 mod starting;
+mod succession;
 mod support;
 mod tidy;
 mod tls;

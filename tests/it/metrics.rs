@@ -130,8 +130,8 @@ async fn every_metric_that_alerts_and_dashboards_name_is_in_a_real_scrape() {
     for (name, kind) in &types {
         assert_eq!(rows.get(name), Some(kind), "{name}");
     }
-    // labels of names that are configured: without keys and sources there are none
-    let may_lack = ["ramjet_client_key_requests_total", "ramjet_discovery_"];
+    // labels of names that are configured or learned: without keys, sources and models there are none
+    let may_lack = ["ramjet_client_key_requests_total", "ramjet_discovery_", "ramjet_model_"];
     for name in rows.keys().filter(|name| !types.contains_key(*name)) {
         assert!(may_lack.iter().any(|known| name.starts_with(known)), "{name} is in no scrape");
     }
@@ -163,6 +163,7 @@ async fn all_series_are_there_before_anything_has_happened() {
     drop(h1);
     until("its client has left", || async { ramjet.metric("ramjet_client_disconnects_total").await == 1.0 }).await;
     ramjet.settled().await;
+    assert_eq!(ramjet.metric("ramjet_self_check_failures_total").await, 0.0);
     let after = series(&scrape(&ramjet).await);
     let new: Vec<_> = after.difference(&before).filter(|s| !s.starts_with("ramjet_upstream_failovers_total")).collect();
     assert!(new.is_empty(), "{new:?}");

@@ -49,6 +49,35 @@ fn a_busy_address_ends_the_start_with_its_name() {
     assert!(stderr.contains(&addr) && stderr.lines().count() == 1, "{stderr}");
 }
 
+#[test]
+fn a_unix_socket_takes_the_place_of_nobody_else_and_of_no_file() {
+    let folder = std::env::temp_dir().join(format!("ramjet-it-unix-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("api.sock");
+    let start = |path: &std::path::Path| {
+        let file = folder.join("c.yaml");
+        let text = format!(
+            "listen: {{ api: [\"unix:{}\"], admin: \"{}\" }}\nfleet: {{ replicas: [{{ url: \"http://127.0.0.1:1\" }}] }}\n",
+            path.display(),
+            lease()
+        );
+        std::fs::write(&file, text).unwrap();
+        let (code, _, stderr) = run(&["-c", file.to_str().unwrap()], &[]);
+        assert_eq!((code, stderr.lines().count()), (1, 1), "{stderr}");
+        assert!(stderr.contains(&path.display().to_string()), "{stderr}");
+    };
+    let live = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    start(&path);
+    std::os::unix::net::UnixStream::connect(&path).unwrap();
+    drop(live);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "mine").unwrap();
+    start(&path);
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    start(&folder.join("none/api.sock"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn it_serves_on_a_unix_socket_too() {
     let engine = Engine::start().await;

@@ -161,11 +161,43 @@ async fn a_renewed_certificate_is_shown_at_once_and_cuts_nothing() {
     until("the new one is shown", || async { shows("renewed") }).await;
     // a key that does not belong to the certificate changes nothing
     std::fs::copy(certs.path("other.key"), certs.path("server.key")).unwrap();
-    ramjet.signal("HUP");
-    certs.replace("other", "server");
-    assert!((0..5).all(|_| shows("renewed")));
+    // there is no configuration file any more, so that each look at it is refused, before one at the certificates
+    let refused = || ramjet.metric("ramjet_reloads_total");
+    for _ in 0..2 {
+        let before = refused().await;
+        ramjet.signal("HUP");
+        until("the files were looked at", || async { refused().await > before }).await;
+    }
+    assert!(shows("renewed"));
     engine.call();
     assert_eq!(said(&running.wait_with_output().unwrap()), "{\"ok\":true}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_by_the_admin_api_reads_certificates_and_who_may_issue_those_of_clients_again() {
+    let (certs, engine) = (Certs::new(), Engine::start().await);
+    ["server", "renewed", "client"].iter().for_each(|name| certs.issue(name, LOCAL));
+    certs.issuer("stranger");
+    let listen = certs.listen("server", &format!(", client_ca: {}", certs.path("issuers.crt")));
+    std::fs::copy(certs.path("ca.crt"), certs.path("issuers.crt")).unwrap();
+    let start = Start { upstreams: &[engine.addr], listen: &listen, ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    let url = format!("https://{}/health", ramjet.api);
+    let opens = || {
+        let own = ["--cert", &certs.path("client.crt"), "--key", &certs.path("client.key")];
+        curl(&certs, &["-o", "/dev/null", "--no-sessionid", &url]).args(own).output().unwrap().status.success()
+    };
+    let shows = |name: &str| s_client(ramjet.api, &[]).contains(&format!("subject=CN = {name}"));
+    assert!(opens() && shows("server"));
+    certs.replace("server", "renewed");
+    std::fs::copy(certs.path("stranger.crt"), certs.path("issuers.crt")).unwrap();
+    ramjet.rewrite(&start);
+    assert_eq!(ramjet.reload().await.status, 200);
+    assert!(!opens() && shows("renewed"));
+    // a certificate without its key refuses the whole
+    std::fs::copy(certs.path("client.key"), certs.path("server.key")).unwrap();
+    assert_eq!(ramjet.reload().await.status, 422);
+    assert!(shows("renewed"));
 }
 
 fn check(file: &Path, yaml: &str) -> (Option<i32>, String) {

@@ -3,15 +3,16 @@
 
 use crate::support::client::{self, H1, get};
 use crate::support::engine::Engine;
+use crate::support::load::{Ask, Tally, over_h1, over_h2};
 use crate::support::unit::{Unit, Upgraded};
 use crate::support::{chat_body, until};
-use bytes::Bytes;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+/// Half of them over HTTP/1.1, each on a kept connection, half over HTTP/2, ten on each connection.
 const STREAMS: usize = 200;
 /// A stream's tokens, 100 ms apart.
 const TOKENS: usize = 40;
@@ -21,112 +22,19 @@ fn plain(engine: &Engine, name: &str) -> String {
     format!("{{ name: {name}, url: \"http://{}\" }}", engine.addr)
 }
 
-/// What clients met.
-#[derive(Default)]
-struct Tally {
-    stop: AtomicBool,
-    streams: AtomicU64,
-    requests: AtomicU64,
-    failures: std::sync::Mutex<Vec<String>>,
-}
-
-impl Tally {
-    fn fail(&self, what: String) {
-        self.failures.lock().unwrap().push(what);
-    }
-
-    fn goes_on(&self) -> bool {
-        !self.stop.load(Relaxed)
-    }
-}
-
-/// Streams one after the other, each on a connection of its own; what is cut is a failure.
-async fn stream(api: SocketAddr, tally: Arc<Tally>) {
-    let play = format!("paced={TOKENS}");
-    while tally.goes_on() {
-        let body = chat_body(600, "\"stream\":true,");
-        match client::chat(api, &play, &body).await {
-            Ok(answer) if answer.status == 200 => {
-                let tokens = answer.body.windows(6).filter(|w| *w == b"data: ").count();
-                if tokens != TOKENS {
-                    tally.fail(format!("a stream of {tokens} tokens"));
-                }
-                tally.streams.fetch_add(1, Relaxed);
-            }
-            other => tally.fail(format!("a stream: {:?}", other.map(|answer| answer.head))),
-        }
-    }
-}
-
-/// Requests over one kept connection; a new one only where the last answer said so.
-async fn flood_h1(api: SocketAddr, tally: Arc<Tally>) {
-    let body = chat_body(600, "");
-    let request = [client::chat_head(&format!("content-length: {}\r\n", body.len())).as_bytes(), &body].concat();
-    let mut open = None;
-    while tally.goes_on() {
-        let mut h1 = match open.take() {
-            Some(h1) => h1,
-            None => match H1::connect(api).await {
-                Ok(h1) => h1,
-                Err(e) => {
-                    tally.fail(format!("a connection: {e}"));
-                    continue;
-                }
-            },
-        };
-        h1.send(&request).await;
-        match h1.answer().await {
-            Ok(answer) if answer.status == 200 => {
-                tally.requests.fetch_add(1, Relaxed);
-                open = (answer.header("connection") != Some("close")).then_some(h1);
-            }
-            other => tally.fail(format!("a request: {:?}", other.map(|answer| answer.head))),
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-}
-
-/// Requests over one HTTP/2 connection, anew where the server says goodbye. What it says it has not seen is sent again.
-async fn flood_h2(api: SocketAddr, tally: Arc<Tally>) {
-    let body = Bytes::from(chat_body(600, ""));
-    while tally.goes_on() {
-        let stream = tokio::net::TcpStream::connect(api).await.unwrap();
-        let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
-        tokio::spawn(connection);
-        while tally.goes_on() {
-            let Ok(ready) = sender.ready().await else { break };
-            sender = ready;
-            let Ok((answer, mut upload)) = sender.send_request(client::h2_request("", Some(body.len())), false) else {
-                break;
-            };
-            let asked = async {
-                upload.send_data(body.clone(), true)?;
-                let mut answer = answer.await?;
-                while let Some(piece) = answer.body_mut().data().await {
-                    let piece = piece?;
-                    answer.body_mut().flow_control().release_capacity(piece.len())?;
-                }
-                Ok::<_, h2::Error>(answer.status())
-            };
-            match asked.await {
-                Ok(status) if status == 200 => {
-                    tally.requests.fetch_add(1, Relaxed);
-                }
-                Err(e) if e.is_go_away() && e.is_remote() && e.reason() == Some(h2::Reason::NO_ERROR) => break,
-                other => tally.fail(format!("over HTTP/2: {other:?}")),
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-    }
-}
-
 /// The sum over the series of a metric.
 async fn metric(unit: &Unit, name: &str) -> f64 {
+    series(unit, name, "").await
+}
+
+/// The sum over those series of a metric that have a label like this.
+async fn series(unit: &Unit, name: &str, label: &str) -> f64 {
     let page = String::from_utf8(get(unit.admin, "/metrics").await.unwrap().body).unwrap();
     let of = |line: &str| {
         let (series, value) = line.rsplit_once(' ')?;
         let labels = series.strip_prefix(name)?;
-        (labels.is_empty() || labels.starts_with('{')).then(|| value.parse::<f64>().unwrap())
+        let is_one = labels.is_empty() || labels.starts_with('{');
+        (is_one && labels.contains(label)).then(|| value.parse::<f64>().unwrap())
     };
     page.lines().filter_map(of).sum()
 }
@@ -181,9 +89,11 @@ async fn upgrades_in_a_row_under_load_cut_and_lose_nothing() {
     assert_eq!(warm.1, "overlap=9/9");
     let tally = Arc::new(Tally::default());
     let mut clients = tokio::task::JoinSet::new();
-    (0..STREAMS).for_each(|_| drop(clients.spawn(stream(unit.api, tally.clone()))));
-    (0..4).for_each(|_| drop(clients.spawn(flood_h1(unit.api, tally.clone()))));
-    (0..2).for_each(|_| drop(clients.spawn(flood_h2(unit.api, tally.clone()))));
+    let stream = Ask::Stream(TOKENS);
+    (0..STREAMS / 2).for_each(|_| drop(clients.spawn(over_h1(unit.api, tally.clone(), stream))));
+    (0..STREAMS / 20).for_each(|_| drop(clients.spawn(over_h2(unit.api, tally.clone(), stream, 10))));
+    (0..4).for_each(|_| drop(clients.spawn(over_h1(unit.api, tally.clone(), Ask::Short))));
+    (0..2).for_each(|_| drop(clients.spawn(over_h2(unit.api, tally.clone(), Ask::Short, 1))));
     clients.spawn(scrape(unit.admin, tally.clone()));
     until("all streams run", || async { a.seen().len() + b.seen().len() > STREAMS }).await;
     for _ in 0..upgrades {
@@ -200,13 +110,19 @@ async fn upgrades_in_a_row_under_load_cut_and_lose_nothing() {
     }
     let failures = std::mem::take(&mut *tally.failures.lock().unwrap());
     let (streams, requests) = (tally.streams.load(Relaxed), tally.requests.load(Relaxed));
-    println!("{upgrades} upgrades, {streams} streams, {requests} requests, {} failures", failures.len());
+    let goodbyes = tally.goodbyes.load(Relaxed);
+    println!(
+        "{upgrades} upgrades, {streams} streams, {requests} requests, {goodbyes} connections ended in good order, {} failures",
+        failures.len()
+    );
     assert!(failures.is_empty(), "{} failures, such as {:?}", failures.len(), &failures[..failures.len().min(5)]);
     assert_eq!(routed(unit.api, 'w').await, warm, "a prompt known at first is where it was, and known");
     until("the processes before the last one are gone", || async { unit.first_ended() == Some(0) }).await;
-    // what each process counted is counted once; the two that asked for /health and the warm prompts are requests too
-    let all = (streams + requests) as f64;
-    until("all is counted", || async { metric(&unit, "ramjet_requests_total").await >= all }).await;
+    // what each process counted is counted once, the three prompts before and after included
+    let all = (streams + requests + 3) as f64;
+    let chats = || series(&unit, "ramjet_requests_total", "endpoint=\"chat_completions\"");
+    until("all is counted, once", || async { chats().await == all }).await;
+    assert_eq!(metric(&unit, "ramjet_requests_inflight").await, 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -239,6 +155,9 @@ async fn what_was_learned_and_said_goes_along_and_nobody_is_probed_twice() {
     assert_eq!(admin.answer().await.unwrap().status, 200);
     let (counted, prompts_seen) =
         (metric(&unit, "ramjet_requests_total").await, metric(&unit, "ramjet_route_overlap_blocks_count").await);
+    // a stream keeps the first process as long as this takes: it must not probe meanwhile
+    let mut held = client::begin_chat(unit.api, "decode", &chat_body(500, "\"stream\":true,")).await.unwrap();
+    held.head().await.unwrap();
     let (began, probes) = (Instant::now(), a.probes());
     for _ in 0..3 {
         // other slots, the same names
@@ -257,8 +176,10 @@ async fn what_was_learned_and_said_goes_along_and_nobody_is_probed_twice() {
     }
     assert!(metric(&unit, "ramjet_requests_total").await >= counted);
     assert!(metric(&unit, "ramjet_route_overlap_blocks_count").await >= prompts_seen);
-    // never twice within half the interval, whoever asks
-    let most = 2.0 * began.elapsed().as_secs_f64() + 2.0;
+    until("some seconds go by", || std::future::ready(began.elapsed().as_secs() >= 6)).await;
+    assert_eq!(unit.first_ended(), None);
+    // one a second, by whomever; a switch may bring one half an interval early
+    let most = began.elapsed().as_secs_f64() + 4.0;
     assert!((a.probes() - probes) as f64 <= most, "{} probes, at most {most}", a.probes() - probes);
     let mode = std::fs::metadata(unit.socket()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "nobody else may connect");

@@ -127,7 +127,10 @@ def decisions(browser):
         own = Browser(browser, width, "light")
         page = own.open("decisions")
         with check(f"decisions, {size}: a click tells why"):
+            expect(page.locator("td button.name").nth(8)).to_be_visible()
+            page.get_by_role("button", name="Pause").click()
             page.locator("td button.name").nth(3).click()
+            expect(page.get_by_role("button", name="Paused")).to_be_visible()
             why = page.locator(".why")
             expect(why).to_contain_text("cost chose")
             panel = page.get_by_role("region", name="Why")
@@ -142,8 +145,10 @@ def decisions(browser):
         with check(f"decisions, {size}: Esc closes it, and the address names what is open"):
             if "#decisions/" not in page.url:
                 raise AssertionError(page.url)
+            opened = page.url.rsplit("/", 1)[-1]
             page.keyboard.press("Escape")
             expect(page.locator(".why")).to_have_count(0)
+            same(page.evaluate("document.activeElement.textContent"), opened)
         with check(f"decisions, {size}: a filter keeps what matches"):
             replica = page.locator("tbody tr").first.locator("td").nth(2).inner_text().split()[-1]
             page.keyboard.press("/")
@@ -153,8 +158,13 @@ def decisions(browser):
             rows = page.locator("tbody tr").all_inner_texts()
             if not rows or not all(replica in row for row in rows):
                 raise AssertionError(rows)
+            page.locator("td button.name").first.click()
+            expect(page.locator(".why")).to_be_visible()
+            expect(page.locator("input[type=search]")).to_have_value(replica)
+            page.locator("input[type=search]").focus()
+            page.keyboard.press("End")
             page.keyboard.type(" and no other")
-            expect(page.locator("tbody tr")).to_have_text("None of the last 50 decisions matches.")
+            expect(page.get_by_text("None of the last 50 decisions matches.")).to_be_visible()
         own.context.close()
 
 
@@ -242,6 +252,27 @@ def failures(browser):
     own.context.close()
 
 
+def upgrade(browser):
+    own = Browser(browser, SIZES["wide"], "light")
+    with check("the page goes on with the process that follows, and the day is still there"):
+        page = own.open("overview")
+        expect(page.locator("#link")).to_have_text("● live")
+        page.locator("summary").first.click()
+        oldest = page.locator("figure").first.locator("tbody tr").last.locator("td").first
+        expect(oldest).to_be_visible()
+        first = oldest.inner_text()
+        have("upgrade", "")
+        page.wait_for_timeout(3000)
+        expect(page.locator("#link")).to_have_text("● live")
+        own.open("decisions")
+        page.reload()
+        expect(page.locator("td button.name").first).to_be_visible()
+        own.open("overview")
+        page.locator("summary").first.click()
+        same(oldest.inner_text(), first)
+    own.context.close()
+
+
 def main():
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=TOLD["chromium"], args=["--no-sandbox"])
@@ -249,7 +280,7 @@ def main():
         page = warm.open("decisions")
         expect(page.locator("td button.name").nth(8)).to_be_visible()
         warm.context.close()
-        for part in (every_view, decisions, hostile_names, keyboard, settings, failures):
+        for part in (every_view, decisions, hostile_names, keyboard, settings, failures, upgrade):
             part(browser)
         browser.close()
 

@@ -9,7 +9,9 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -33,6 +35,15 @@ def listen(model, ports):
     asyncio.run(engine.main(ports))
 
 
+def end(process):
+    """Ends a process that is no child of this one."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)
+        if fleet.wait(lambda: not pathlib.Path(f"/proc/{process}").exists(), 10):
+            return
+
+
 class Stage:
     """The engines by name, each a process of its own, and the router."""
 
@@ -42,6 +53,7 @@ class Stage:
         *ports, self.port, self.admin_port = procs.lease_ports(len(names) + 2)
         self.ports = dict(zip(names, ports))
         self.engines = {}
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("RJ_", "MD_", "DS4_"))}
         self.url, self.admin = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.admin_port}"
 
     def __enter__(self):
@@ -62,8 +74,7 @@ class Stage:
                 }
             )
         )
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("RJ_", "MD_", "DS4_"))}
-        served = fleet.Served(self.url, procs.Process([self.ramjet, "-c", config], self.logs / "ramjet.log", clean))
+        served = fleet.Served(self.url, procs.Process([self.ramjet, "-c", config], self.logs / "ramjet.log", self.env))
         self.router = self.stack.enter_context(served.process)
         served.until_ready()
         return self
@@ -89,6 +100,18 @@ class Stage:
                 self.router.signal(signal.SIGSTOP)
             case "thaw":
                 self.router.signal(signal.SIGCONT)
+            case "upgrade":
+                self.upgrade()
+
+    def upgrade(self):
+        """Another process follows; it is ended with the stage."""
+        args, said = [self.ramjet, "upgrade", "-c", self.logs / "ramjet.yaml"], self.logs / "upgrade.log"
+        with open(said, "wb") as log:  # a file: the successor inherits it and lives on
+            subprocess.run(args, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=60, env=self.env)
+        process = re.search(r"\(process (\d+)\)", said.read_text())
+        if not process:
+            raise RuntimeError(f"no upgrade: {said.read_text()}")
+        self.stack.callback(end, int(process[1]))
 
     def ask(self, text, system="You are short. " * 800, stream=True):
         """The status of a chat."""

@@ -98,6 +98,8 @@ function tellLink() {
   const isLost = silent > SILENCE;
   const text = !store.heard ? "connecting…" : isLost ? `▲ connection lost ${span(silent)} ago, trying again` : "● live";
   if (link.textContent !== text) link.textContent = text;
+  // what is shown is what was known then
+  document.body.classList.toggle("stale", isLost && store.heard > 0);
   link.className = isLost && store.heard ? "link bad" : "link";
 }
 

@@ -88,10 +88,12 @@ export function chart({ title, write, lines, top }) {
         const value = of(line, n);
         if (value === null || s < begin) return (before = null);
         const goesOn = before !== null && s - before <= 1.5 * data.step_s;
-        const place = `${x(s).toFixed(1)} ${y(Math.min(value, high)).toFixed(1)}`;
-        // a value without neighbours is a dot
-        path += goesOn ? `L${place}` : `M${place}h.1`;
+        const [cx, cy] = [x(s).toFixed(1), y(Math.min(value, high)).toFixed(1)];
+        path += `${goesOn ? "L" : "M"}${cx} ${cy}`;
         before = s;
+        // a value without neighbours is a dot
+        const isLast = of(line, n + 1) === null || data.at[n + 1] - s > 1.5 * data.step_s;
+        if (!goesOn && isLast) parts.push(draw("circle", `dot ${line.kind}`, { cx, cy, r: 2.5 }));
       });
       parts.push(draw("path", `line ${line.kind}`, { d: path || "M0 0" }));
     }

@@ -145,37 +145,50 @@ function panel(id, close) {
   return { element, closing, ask, isOpen: () => last === null || JSON.parse(last).state !== "ended" };
 }
 
+/** What stays when another decision is opened: the filter, whether the list stands still, and who was opened last. */
+const kept = { filter: "", paused: false, rows: [], opened: null };
+
 export default {
   title: "Decisions",
   open(root, store, chosen) {
     const pick = id => (location.hash = `decisions/${id}`);
     const close = () => (location.hash = "decisions");
     const list = table({ columns: columns(pick), key: d => d.id, none: "No request yet. Each one shows here as it is placed." });
-    let paused = false;
-    const pause = button("Pause", () => {
-      paused = !paused;
-      pause.setAttribute("aria-pressed", String(paused));
-      pause.textContent = paused ? "Paused" : "Pause";
+    const pause = button("", () => {
+      kept.paused = !kept.paused;
+      tellPause();
       tell("decisions");
     });
-    pause.setAttribute("aria-pressed", "false");
+    const tellPause = () => {
+      pause.setAttribute("aria-pressed", String(kept.paused));
+      pause.textContent = kept.paused ? "Paused" : "Pause";
+    };
+    tellPause();
     const filter = make("input", "");
     filter.type = "search";
     filter.placeholder = "replica, model, reason, end…";
-    filter.addEventListener("input", () => tell("decisions", true));
+    filter.value = kept.filter;
+    filter.addEventListener("input", () => {
+      kept.filter = filter.value;
+      show();
+    });
     const head = make("div", "head", make("h2", "", "The last 50 decisions"), make("label", "", "Filter", filter), pause);
     const lists = make("section", "", head, list.element);
     const why = chosen ? panel(chosen, close) : null;
     root.append(make("div", why ? "split open" : "split", lists, why?.element ?? null));
-    let rows = [];
     const says = d => [d.id, d.replica, d.ended?.replica, d.model, d.reason, d.endpoint, d.ended?.word ?? "in flight"].join(" ").replaceAll("_", " ").toLowerCase();
-    function tell(what, again = false) {
-      if (what !== "decisions" || !store.decisions) return;
-      if (!paused) rows = store.decisions.decisions;
-      if (paused && !again) return;
-      const wanted = filter.value.trim().toLowerCase();
+    function show() {
+      const { rows } = kept;
+      const wanted = kept.filter.trim().toLowerCase();
       list.show(rows.filter(d => says(d).includes(wanted)), rows.length ? "None of the last 50 decisions matches." : undefined);
       for (const d of rows) list.line(d.id)?.classList.toggle("picked", d.id === chosen);
+    }
+    function tell(what) {
+      if (what !== "decisions" || !store.decisions) return;
+      if (!kept.paused) {
+        kept.rows = store.decisions.decisions;
+        show();
+      }
       if (why?.isOpen()) why.ask();
     }
     lists.addEventListener("keydown", event => {
@@ -185,8 +198,12 @@ export default {
       all[all.indexOf(event.target) + by]?.focus();
       event.preventDefault();
     });
+    show();
     tell("decisions");
-    if (why) why.closing.focus({ preventScroll: false });
+    // the keyboard goes on where it was
+    if (why) why.closing.focus();
+    else if (kept.opened) list.line(kept.opened)?.querySelector("button").focus();
+    kept.opened = chosen || null;
     return { tell, escape: close };
   },
 };

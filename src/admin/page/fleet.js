@@ -87,8 +87,9 @@ export default {
       if (what !== "fleet" || !store.fleet) return;
       const { replicas, index_bytes } = store.fleet;
       list.show(replicas);
-      const states = Map.groupBy(replicas, replica => replica.state);
-      told.textContent = [...states].map(([name, all]) => `${all.length} ${name}`).join(", ");
+      const states = new Map();
+      for (const { state: name } of replicas) states.set(name, (states.get(name) ?? 0) + 1);
+      told.textContent = [...states].map(([name, n]) => `${n} ${name}`).join(", ");
       const own = replicas.find(replica => replica.name === chosen);
       if (panel && own) panel.about(own);
       if (panel && !own && index_bytes !== undefined) panel.title.textContent = `${chosen} (not in the fleet now)`;

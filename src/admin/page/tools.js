@@ -44,8 +44,8 @@ export const amount = known(n => {
 export const ms = known(n => {
   if (n === 0) return "0 ms";
   if (n < 10) return digits(n, 1) + " ms";
-  if (n < 10000) return digits(n, 0) + " ms";
-  return n < 600000 ? digits(n / 1000, 1) + " s" : digits(n / 60000, 1) + " min";
+  if (n < 2000) return digits(n, 0) + " ms";
+  return n < 600000 ? digits(n / 1000, n < 10000 ? 2 : 1) + " s" : digits(n / 60000, 1) + " min";
 });
 export const share = known(n => digits(100 * n, n > 0 && n < 0.1 ? 1 : 0) + " %");
 export const bytes = known(n => {

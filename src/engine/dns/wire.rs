@@ -72,6 +72,11 @@ pub(super) fn reply(question: &[u8], message: &[u8]) -> Option<Reply> {
     if !is_ours || !message.get(HEADER..HEADER + asked.len())?.eq_ignore_ascii_case(asked) {
         return None;
     }
+    let (code, is_cut) = (u8::try_from(flags & 0xf).unwrap_or(0), flags & 0x200 != 0);
+    if is_cut {
+        // wherever that was, in a record perhaps: it is asked for as a whole
+        return Some(Reply { code, is_cut, records: Vec::new(), ttl: None });
+    }
     let kind = pair(question, question.len() - 4)?;
     let mut at = HEADER + asked.len();
     let (mut records, mut ttl) = (Vec::new(), None);
@@ -89,8 +94,7 @@ pub(super) fn reply(question: &[u8], message: &[u8]) -> Option<Reply> {
         // an alias on the way is no more lasting than what it leads to
         ttl = Some(ttl.map_or(lives, |known: u32| known.min(lives)));
     }
-    let code = u8::try_from(flags & 0xf).unwrap_or(0);
-    Some(Reply { code, is_cut: flags & 0x200 != 0, records, ttl })
+    Some(Reply { code, is_cut, records, ttl })
 }
 
 fn read(message: &[u8], kind: u16, from: usize, data: &[u8]) -> Option<Data> {
@@ -170,6 +174,10 @@ mod tests {
         let mut none = message(&asked, &[]);
         (none[2], none[3]) = (none[2] | 2, 3);
         assert_eq!(reply(&asked, &none), Some(Reply { code: 3, is_cut: true, records: vec![], ttl: None }));
+        let mut cut = message(&asked, &[(28, 5, Ipv6Addr::LOCALHOST.octets().to_vec())]);
+        cut[2] |= 2;
+        cut.truncate(cut.len() - 3);
+        assert!(reply(&asked, &cut).is_some_and(|reply| reply.is_cut), "in the middle of a record");
     }
 
     #[test]

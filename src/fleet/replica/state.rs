@@ -112,7 +112,7 @@ impl Replica {
 
     /// Takes in what another process knew of the replica of this name; whether its engine is the same one. Of another
     /// one, only what the operator said of the name counts.
-    pub fn inherit(&self, state: ReplicaState, now: f64) -> bool {
+    pub fn inherit(&self, state: ReplicaState) -> bool {
         let is_same = state.place == self.place();
         let is_drained = state.standing.draining;
         let known = if is_same { state.standing } else { Standing::said(is_drained) };
@@ -125,9 +125,6 @@ impl Replica {
                 standing.admission.on(question, Seen::Said(Ok(())), 1);
             }
             self.state.store(standing.state().place(), Relaxed);
-        }
-        if is_drained {
-            self.drain(true, now);
         }
         if !is_same {
             return false;

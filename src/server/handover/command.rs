@@ -1,8 +1,9 @@
 //! `ramjet upgrade`: starts the successor, waits until it serves, and says what has become of it.
 
-use super::{Who, who, wire};
+use super::{RUN, Who, who, wire};
 use crate::cli::Cli;
 use crate::config::Config;
+use std::hash::{BuildHasher, RandomState};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -63,8 +64,10 @@ pub fn upgrade(config: &Config, cli: &Cli) -> Result<String, NotUpgraded> {
     if let Some(user) = owner(socket).filter(|user| stays_root && *user != 0) {
         return Err(NotUpgraded::Root(user, old.process));
     }
-    let mut child = start(cli).map_err(|cause| NotUpgraded::Start(cause, old.process))?;
-    let new = wait(socket, &old, &mut child, cli.daemon)?;
+    // what tells this successor from somebody else's
+    let run = RandomState::new().hash_one(old.run);
+    let mut child = start(cli, run).map_err(|cause| NotUpgraded::Start(cause, old.process))?;
+    let new = wait(socket, (&old, run), &mut child, cli.daemon)?;
     Ok(format!(
         "ramjet {} (process {}) serves; ramjet {} (process {}) finishes what it has\n",
         new.version, new.process, old.version, old.process
@@ -77,9 +80,9 @@ fn owner(socket: &Path) -> Option<u32> {
 }
 
 /// Apart from the terminal's signals, and with this one's standard output and error.
-fn start(cli: &Cli) -> std::io::Result<Child> {
+fn start(cli: &Cli, run: u64) -> std::io::Result<Child> {
     let mut successor = Command::new(std::env::current_exe()?);
-    successor.arg("-u").stdin(Stdio::null()).process_group(0);
+    successor.arg("-u").env(RUN, run.to_string()).stdin(Stdio::null()).process_group(0);
     if cli.daemon {
         successor.arg("-d");
     }
@@ -92,12 +95,12 @@ fn start(cli: &Cli) -> std::io::Result<Child> {
     successor.spawn()
 }
 
-/// Waits until somebody else than `old` waits at `socket`.
-fn wait(socket: &Path, old: &Who, child: &mut Child, daemon: bool) -> Result<Who, NotUpgraded> {
+/// Waits until the process of this `run` waits at `socket` in the place of `old`.
+fn wait(socket: &Path, (old, run): (&Who, u64), child: &mut Child, daemon: bool) -> Result<Who, NotUpgraded> {
     let deadline = Instant::now() + LIMIT;
     loop {
         if let Ok(new) = who(socket)
-            && new.run != old.run
+            && new.run == run
         {
             return Ok(new);
         }

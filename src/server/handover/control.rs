@@ -1,5 +1,6 @@
 //! The running process's side: it waits for a successor, gives it what it needs, and steps back when that serves.
 
+use super::running;
 use super::snapshot::{Known, Told};
 use super::successor::Inheritance;
 use super::wire::{self, Kind};
@@ -16,14 +17,16 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How often it is looked whether the listeners are bound.
-const LOOK: Duration = Duration::from_millis(5);
+/// How long the listeners may take: Pingora tries a busy address for half a minute.
+const BINDING: Duration = Duration::from_secs(40);
 /// How long a successor may take from its listeners to its first request: host names may be slow.
 const START: Duration = Duration::from_secs(120);
+/// Between two connections, where one failed.
+const PAUSE: Duration = Duration::from_millis(100);
 /// How often, and how far apart, a process that ends tries to say what it has counted.
 const TELLINGS: u32 = 20;
 const TELLING_PAUSE: Duration = Duration::from_millis(100);
@@ -56,9 +59,29 @@ impl Succession {
         self.over.subscribe()
     }
 
+    /// Whether another process is about to serve, or does: what is changed here is changed for nobody.
+    pub(in crate::server) fn is_handing_over(&self) -> bool {
+        self.busy.load(SeqCst) || *self.over.borrow()
+    }
+
     /// Becomes true when this process serves.
     pub(in crate::server) fn serves(&self) -> watch::Receiver<bool> {
         self.serves.subscribe()
+    }
+
+    /// Whether the process that served in this one's place has ended without a word: its socket is still there, and
+    /// nobody answers. One that stops takes it away.
+    pub(in crate::server) async fn is_left_alone(&self) -> bool {
+        for _ in 0..2 {
+            let socket = self.socket.clone();
+            let asked = tokio::task::spawn_blocking(move || UnixStream::connect(socket));
+            if !matches!(asked.await, Ok(Err(cause)) if cause.kind() == ErrorKind::ConnectionRefused) {
+                return false;
+            }
+            // one that is just stopping takes it away in a moment
+            tokio::time::sleep(PAUSE).await;
+        }
+        true
     }
 
     /// Says to the process that serves now what was counted since it took over, if one has.
@@ -106,6 +129,7 @@ impl Succession {
                 self.known.add(&rest);
                 wire::write(&mut stream, Kind::Done, &[])
             }
+            (Kind::Running, first) => running::count(&self.known.fleet, &mut stream, &first, &self.over()),
             (Kind::Take, protocol) => self.serve_successor(&mut stream, &protocol, fds),
             _ => Err(ErrorKind::InvalidData.into()),
         }
@@ -113,8 +137,11 @@ impl Succession {
 
     fn serve_successor(&self, stream: &mut UnixStream, protocol: &[u8], fds: &ListenFds) -> Result<()> {
         let refusal = match u32::unpack(&mut &*protocol) {
-            Some(PROTOCOL) if self.draining.load(Relaxed) => "it is about to end",
-            Some(PROTOCOL) if self.busy.swap(true, Relaxed) => "another one is taking over",
+            Some(PROTOCOL) if self.busy.swap(true, SeqCst) => "another one is taking over",
+            Some(PROTOCOL) if self.draining.load(SeqCst) => {
+                self.busy.store(false, SeqCst);
+                "it is about to end"
+            }
             Some(PROTOCOL) => "",
             _ => "it hands over in another way: restart instead",
         };
@@ -122,7 +149,7 @@ impl Succession {
             return wire::write(stream, Kind::Refused, refusal.as_bytes());
         }
         let given = self.give(stream, fds);
-        self.busy.store(false, Relaxed);
+        self.busy.store(false, SeqCst);
         if let Err(cause) = &given {
             log::warn!("a successor gave up ({cause}): this process serves on");
         }
@@ -132,6 +159,10 @@ impl Succession {
     /// Gives a successor the snapshot and the listeners, and steps back once it serves.
     fn give(&self, stream: &mut UnixStream, fds: &ListenFds) -> Result<()> {
         wire::write(stream, Kind::Known, &self.known.seal(&self.told))?;
+        if self.draining.load(SeqCst) {
+            // listeners may have been closed meanwhile, and their numbers may be others'
+            return wire::write(stream, Kind::Refused, b"it is about to end");
+        }
         let (names, raw) = fds.lock().serialize();
         let mut list = Vec::new();
         names.pack(&mut list);
@@ -139,11 +170,11 @@ impl Succession {
         wire::send_descriptors(stream, &raw)?;
         stream.set_read_timeout(Some(START))?;
         wire::expect(stream, Kind::Serving)?;
-        // first of all: a probe more or less matters less than one from both
-        self.known.fleet.retire();
-        self.draining.store(true, Relaxed);
+        let last = self.known.step_back(&self.told);
+        self.draining.store(true, SeqCst);
         self.over.send_replace(true);
-        wire::write(stream, Kind::Done, &self.known.rest(&self.told))
+        running::tell(&self.known.fleet, &self.socket);
+        wire::write(stream, Kind::Done, &last)
     }
 }
 
@@ -154,6 +185,8 @@ pub(in crate::server) struct Handover {
     pub(in crate::server) inheritance: Option<Inheritance>,
     /// The addresses of all listeners: of the API, and of the admin listener, which opens when this process serves.
     pub(in crate::server) wanted: [HashSet<String>; 2],
+    /// Whether the API is served at all of its addresses.
+    pub(in crate::server) bound: watch::Receiver<bool>,
     /// Where a daemon's process id stands until it serves, and afterwards.
     pub(in crate::server) pid_files: Option<[PathBuf; 2]>,
 }
@@ -161,23 +194,42 @@ pub(in crate::server) struct Handover {
 impl Handover {
     /// Takes over from the process before this one.
     async fn confirm(&mut self) {
-        let Some(inheritance) = self.inheritance.take() else { return };
+        let Some(inheritance) = self.inheritance.take() else {
+            self.succession.known.step_forward(None);
+            return self.take_pid_file();
+        };
         let socket = self.succession.socket.clone();
         let confirmed = tokio::task::spawn_blocking(move || inheritance.confirm(&socket)).await;
         match confirmed {
-            Ok(Ok(rest)) => self.succession.known.add(&rest),
+            Ok(Ok(last)) => self.succession.known.step_forward(Some(&last)),
             Ok(Err(cause)) => {
                 eprintln!("ramjet: the running ramjet serves on: {cause}");
-                self.leave();
+                self.give_up().await;
             }
-            Err(_) => self.leave(),
+            Err(_) => self.give_up().await,
         }
         log::info!("this process serves in the place of the one before it");
+        self.take_pid_file();
+    }
+
+    fn take_pid_file(&self) {
         if let Some([next, pid_file]) = &self.pid_files
             && let Err(cause) = fs::rename(next, pid_file)
         {
             log::error!("{} does not name this process: {cause}", pid_file.display());
         }
+    }
+
+    /// Accepts nothing more, finishes what it has accepted already, and ends.
+    async fn give_up(&self) {
+        self.succession.over.send_replace(true);
+        let deadline = tokio::time::Instant::now() + START;
+        // what was accepted a moment ago is not counted yet
+        tokio::time::sleep(PAUSE).await;
+        while self.succession.known.metrics.inflight() > 0 && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.leave()
     }
 
     fn leave(&self) -> ! {
@@ -193,10 +245,19 @@ impl Handover {
         let listener = tokio::net::UnixListener::from_std(listener)?;
         let mut over = self.succession.over();
         loop {
-            let stream = tokio::select! {
-                accepted = listener.accept() => accepted?.0.into_std()?,
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted.and_then(|(stream, _)| stream.into_std()),
                 _ = over.wait_for(|over| *over) => return Ok(()),
                 _ = shutdown.wait_for(|down| *down) => return Ok(()),
+            };
+            let stream = match accepted {
+                Ok(stream) => stream,
+                Err(cause) => {
+                    // too many open files, perhaps: no reason to give up what may help
+                    log::warn!("nobody can connect to {} now: {cause}", self.succession.socket.display());
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
             };
             let (succession, fds) = (self.succession.clone(), fds.clone());
             tokio::task::spawn_blocking(move || {
@@ -222,12 +283,13 @@ impl ServiceWithDependents for Handover {
             inheritance.hand_in(&mut fds.lock(), &self.wanted.iter().flatten().cloned().collect());
         }
         ready.notify_ready();
-        let all_bound = || self.wanted[0].iter().all(|address| fds.lock().get(address).is_some());
-        while !all_bound() {
-            if *shutdown.borrow() {
-                return;
-            }
-            tokio::time::sleep(LOOK).await;
+        let (mut down, mut bound) = (shutdown.clone(), self.bound.clone());
+        tokio::select! {
+            bound = tokio::time::timeout(BINDING, bound.wait_for(|bound| *bound)) => if !matches!(bound, Ok(Ok(_))) {
+                eprintln!("ramjet: not all addresses could be bound within {BINDING:?}");
+                self.leave();
+            },
+            _ = down.wait_for(|down| *down) => return,
         }
         let follows = self.inheritance.is_some();
         self.confirm().await;
@@ -237,7 +299,7 @@ impl ServiceWithDependents for Handover {
         notify::serving();
         let listener = match bound {
             Ok(listener) => listener,
-            Err(cause) => return log::info!("no upgrade is possible, only a restart: {}: {cause}", socket.display()),
+            Err(cause) => return log::warn!("no upgrade is possible, only a restart: {}: {cause}", socket.display()),
         };
         let own = fs::metadata(&socket).map(|found| found.ino()).ok();
         if let Err(cause) = self.wait(listener, fds, shutdown).await {

@@ -1,22 +1,50 @@
-//! A listening service that stops accepting as soon as another process accepts, while its connections may stay longer.
+//! A listening service that stops accepting as soon as another process accepts, while its connections may stay longer; and
+//! that says when all of its listeners are there.
 
+use crate::telemetry::outlet;
 use async_trait::async_trait;
 use pingora_core::apps::ServerApp;
 use pingora_core::server::{ListenFds, ShutdownWatch};
 use pingora_core::services::Service as AnyService;
 use pingora_core::services::listening::Service;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
-/// The service, told of a shutdown when `over` says so or when there is one.
+/// The service, told of a shutdown when another process accepts or when there is one.
 pub(in crate::server) struct Early<A> {
-    pub(in crate::server) service: Service<A>,
+    service: Service<A>,
     /// Whether it may begin, where it is not to begin at once.
-    pub(in crate::server) opens: Option<watch::Receiver<bool>>,
+    opens: Option<watch::Receiver<bool>>,
     /// Whether another process accepts.
-    pub(in crate::server) over: watch::Receiver<bool>,
+    over: watch::Receiver<bool>,
     /// Where connections look for the shutdown of the process, where they are to wait for it.
-    pub(in crate::server) shutdown: Arc<OnceLock<ShutdownWatch>>,
+    shutdown: Arc<OnceLock<ShutdownWatch>>,
+    /// Whether it accepts at all of its addresses.
+    bound: watch::Sender<bool>,
+}
+
+impl<A> Early<A> {
+    /// The service, which stops accepting when `over` says so; `shutdown` is where connections look for the end.
+    pub(in crate::server) fn new(
+        service: Service<A>,
+        over: watch::Receiver<bool>,
+        shutdown: Arc<OnceLock<ShutdownWatch>>,
+    ) -> Self {
+        Early { service, opens: None, over, shutdown, bound: watch::Sender::new(false) }
+    }
+
+    /// The same, which begins only when `opens` says so.
+    pub(in crate::server) fn opening(self, opens: watch::Receiver<bool>) -> Self {
+        Early { opens: Some(opens), ..self }
+    }
+
+    /// Becomes true when it accepts at all of its addresses.
+    pub(in crate::server) fn bound(&self) -> watch::Receiver<bool> {
+        self.bound.subscribe()
+    }
 }
 
 #[async_trait]
@@ -41,7 +69,23 @@ impl<A: ServerApp + Send + Sync + 'static> AnyService for Early<A> {
             // whoever still looks must find it
             close.closed().await;
         };
-        tokio::join!(self.service.start_service(fds, closes, listeners_per_fd), first);
+        let addresses = AnyService::listen_addresses(&self.service).unwrap_or_default();
+        let table = fds.clone();
+        let is_there = |address: &String| table.as_ref().is_none_or(|table| table.lock().get(address).is_some());
+        let (bound, name) = (&self.bound, self.service.name().to_owned());
+        let mut serving = pin!(self.service.start_service(fds, closes, listeners_per_fd));
+        // it builds its listeners in one go and panics where one cannot be had: nobody would hear of that
+        let watched = poll_fn(|context| {
+            let Ok(polled) = catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) else {
+                eprintln!("ramjet: the {name} listener cannot be opened: {}", addresses.join(", "));
+                outlet::exit(1);
+            };
+            if polled.is_pending() && !*bound.borrow() && addresses.iter().all(is_there) {
+                bound.send_replace(true);
+            }
+            polled
+        });
+        tokio::join!(watched, first);
     }
 
     fn name(&self) -> &str {
@@ -53,6 +97,6 @@ impl<A: ServerApp + Send + Sync + 'static> AnyService for Early<A> {
     }
 
     fn listen_addresses(&self) -> Option<Vec<String>> {
-        self.service.listen_addresses()
+        AnyService::listen_addresses(&self.service)
     }
 }

@@ -8,8 +8,8 @@
 //!    stops accepting: there is no moment at which nobody does, and whatever ends the successor before that changes
 //!    nothing;
 //! 4. waits at the socket from then on. The old process closes the admin listener and its HTTP/2 connections in good
-//!    order at once, idle connections after `server.grace`, finishes its requests, and says to the new one what it has
-//!    still counted.
+//!    order at once, idle connections after `server.grace`, finishes its requests, which it tells the new one of while
+//!    they run, and says at last what it has still counted.
 //!
 //! Pingora has a hand-over too. It was considered and refused: the old process there leaves whether or not anybody has
 //! taken its sockets, any user may connect to its socket, both accept for five seconds, and it polls by the second.
@@ -22,6 +22,7 @@ mod command;
 mod control;
 mod early;
 mod notify;
+mod running;
 mod snapshot;
 mod successor;
 mod wire;
@@ -41,6 +42,14 @@ use std::time::Duration;
 const PROTOCOL: u32 = 1;
 /// How long the other process may take for a word.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The variable in which a successor is given the number of its run.
+const RUN: &str = "RAMJET_RUN";
+
+/// The number of its run that this process was given by whoever started it.
+pub(super) fn given_run() -> Option<u64> {
+    std::env::var(RUN).ok()?.parse().ok()
+}
 
 /// Who waits at a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,9 @@
-//! What goes along: the secret of the fingerprints, what the fleet knows, what was counted, and the last day.
+//! What goes along: the secret of the fingerprints, what the fleet knows, what was counted, and the last day; and at the
+//! switch what has been counted and ordered since.
 
+use crate::engine::speculation::SpeculationGuard;
 use crate::fleet::Fleet;
-use crate::fleet::state::FleetState;
+use crate::fleet::state::{FleetState, Order};
 use crate::pack;
 use crate::telemetry::history::HistoryState;
 use crate::telemetry::inherited::Counts;
@@ -27,7 +29,16 @@ pub(in crate::server) struct Known {
     pub(in crate::server) metrics: Arc<Metrics>,
     pub(in crate::server) seen: Seen,
     pub(in crate::server) secret: u64,
+    /// What it has written down is in a file, and read from there.
+    pub(in crate::server) guard: SpeculationGuard,
 }
+
+/// What the successor is told when it takes over.
+struct Last {
+    counts: Counts,
+    orders: Vec<Order>,
+}
+pack::record!(Last { counts, orders });
 
 /// What a process has counted that its successor knows of.
 #[derive(Default)]
@@ -36,19 +47,41 @@ pub(super) struct Told(Mutex<Option<Counts>>);
 impl Known {
     /// A snapshot, sealed; its counts are told from now on.
     pub(super) fn seal(&self, told: &Told) -> Vec<u8> {
-        let counts = self.metrics.counts(&self.fleet);
-        *told.0.lock() = Some(counts.clone());
-        // what was counted since its last sample belongs to the history that goes along: the next process begins after it
+        // the next process's history begins with the counts that go along: all before them belongs to this one's
         Recorder::new(self.fleet.clone(), self.metrics.clone(), self.seen.clone()).sample();
         let history = self.seen.history.state();
+        let counts = self.metrics.counts(&self.fleet);
+        *told.0.lock() = Some(counts.clone());
         pack::seal(&Snapshot { secret: self.secret, fleet: self.fleet.state(), counts, history })
     }
 
     /// What has been counted since the successor was told last, sealed; it is told now.
     pub(super) fn rest(&self, told: &Told) -> Vec<u8> {
+        pack::seal(&self.counted(told))
+    }
+
+    fn counted(&self, told: &Told) -> Counts {
         let now = self.metrics.counts(&self.fleet);
         let before = told.0.lock().replace(now.clone()).unwrap_or_default();
-        pack::seal(&now.since(&before))
+        now.since(&before)
+    }
+
+    /// Another process serves from now on: probes end, nothing more is written down, and it is told what has been counted
+    /// and ordered since the snapshot.
+    pub(super) fn step_back(&self, told: &Told) -> Vec<u8> {
+        // first of all: a probe more or less matters less than one from both
+        self.fleet.retire();
+        self.guard.end();
+        pack::seal(&Last { counts: self.counted(told), orders: self.fleet.orders() })
+    }
+
+    /// This process serves from now on, in the place of one that has said this, if there was one.
+    pub(super) fn step_forward(&self, last: Option<&[u8]>) {
+        if let Some(last) = last.and_then(pack::open::<Last>) {
+            self.metrics.inherit(&last.counts);
+            self.fleet.obey(last.orders);
+        }
+        self.guard.begin(last.is_some());
     }
 
     /// Takes in what a process before this one has still counted.

@@ -7,6 +7,7 @@ use crate::pack::{self, Pack};
 use std::collections::HashSet;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::RawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -40,7 +41,20 @@ pub(in crate::server) fn take(socket: &Path) -> Result<Inheritance> {
     if fds.len() != names.len() {
         return Err(Error::other("the listeners did not arrive"));
     }
-    Ok(Inheritance { stream, listeners: names.into_iter().zip(fds).collect(), snapshot })
+    let (there, gone) = names.into_iter().zip(fds).partition(|(name, _): &(String, RawFd)| is_there(name));
+    close(gone);
+    Ok(Inheritance { stream, listeners: there, snapshot })
+}
+
+/// Whether clients can come to a listener: the file of a unix socket may have been taken away.
+fn is_there(address: &str) -> bool {
+    !address.starts_with('/') || std::fs::metadata(address).is_ok_and(|found| found.file_type().is_socket())
+}
+
+fn close(listeners: Vec<(String, RawFd)>) {
+    let mut table = Fds::new();
+    listeners.into_iter().for_each(|(name, fd)| table.add(name, fd));
+    table.close_unclaimed(&HashSet::new());
 }
 
 impl Inheritance {

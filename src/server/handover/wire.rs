@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 /// What a frame is. Asked: who is there, the listeners, and to take note that the successor serves or that something
-/// was still counted. Answered: who is there, a refusal in words, what is known, names of listeners, and yes.
+/// was still counted, or what still runs elsewhere. Answered: who is there, a refusal in words, what is known, names of listeners, and yes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -16,6 +16,7 @@ pub(super) enum Kind {
     Take = b'T',
     Serving = b'S',
     Counted = b'C',
+    Running = b'R',
     Me = b'M',
     Refused = b'N',
     Known = b'K',
@@ -24,11 +25,12 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 9] = [
+    const ALL: [Kind; 10] = [
         Kind::Who,
         Kind::Take,
         Kind::Serving,
         Kind::Counted,
+        Kind::Running,
         Kind::Me,
         Kind::Refused,
         Kind::Known,

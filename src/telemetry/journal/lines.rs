@@ -152,6 +152,9 @@ impl Scribe {
         row.list("down", c.pool.iter().filter(|told| !told.healthy).map(|told| told.id));
         let back = c.pool.iter().filter(|told| told.share < 1.0);
         row.list("back", back.map(|told| format!("[{},{}]", told.id, told.share)));
+        row.plain("picked", OrNull(c.spared.picked));
+        row.plain("failed", OrNull(c.spared.failed));
+        row.list("refusing", c.spared.refusing.iter());
         row.list("full", c.full.iter());
         row.list("seen", c.seen.iter().map(|(id, overlap, load)| format!("[{id},{overlap},{load}]")));
         row.plain("held", c.held.0);

@@ -1,6 +1,7 @@
 //! Lines as steps.
 
 use crate::api::json::{Cursor, Kind, Malformed};
+use crate::fleet::setbacks::Spared;
 use crate::fleet::steps::{Change, Choice, Ending, Hold, Ruled, Seat, Seen, Share, Stage, Told};
 use crate::policy::flight::FlightParams;
 use crate::policy::hint::{Hint, Source};
@@ -124,7 +125,12 @@ impl Reader {
             pinned: f.maybe("pinned")?.map(ReplicaId),
             salt: f.number("turn")?,
             pool: pool(f)?,
-            full: f.rows::<1>("full")?.into_iter().map(|[id]| Ok(ReplicaId(number(id)?))).collect::<Result<_>>()?,
+            spared: Spared {
+                picked: f.maybe("picked")?.map(ReplicaId),
+                failed: f.maybe("failed")?.map(ReplicaId),
+                refusing: f.replicas("refusing")?.into(),
+            },
+            full: f.replicas("full")?,
             is_new_session: f.number("is_new")?,
             waits: f.number("waits")?,
             first,
@@ -305,6 +311,10 @@ impl<'a> Fields<'a> {
     }
 
     /// A list of such lists, or of bare items; none, if it is not there.
+    fn replicas(&self, name: &str) -> Result<Vec<ReplicaId>> {
+        self.rows::<1>(name)?.into_iter().map(|[id]| Ok(ReplicaId(number(id)?))).collect()
+    }
+
     fn rows<const N: usize>(&self, name: &str) -> Result<Vec<[&'a [u8]; N]>> {
         let Some(value) = self.find(name) else { return Ok(Vec::new()) };
         let row = |item: &'a [u8]| {

@@ -16,6 +16,8 @@ struct Zone {
     records: BTreeMap<(String, u16), Vec<Vec<u8>>>,
     fails: Option<u8>,
     asked: usize,
+    /// Whether nothing is answered.
+    is_held: bool,
 }
 
 /// A listening name server; stops on drop.
@@ -67,6 +69,11 @@ impl Dns {
         self.zone.lock().unwrap().fails = code;
     }
 
+    /// Answers nothing from now on, or what was asked meanwhile and all else again.
+    pub(crate) fn hold(&self, is_held: bool) {
+        self.zone.lock().unwrap().is_held = is_held;
+    }
+
     /// Questions so far.
     pub(crate) fn asked(&self) -> usize {
         self.zone.lock().unwrap().asked
@@ -84,6 +91,7 @@ async fn serve(socket: UdpSocket, zone: Arc<Mutex<Zone>>) {
     loop {
         let (length, from) = socket.recv_from(&mut message).await.unwrap();
         let answer = zone.lock().unwrap().answer(&message[..length]);
+        super::until("name server goes on", || async { !zone.lock().unwrap().is_held }).await;
         socket.send_to(&answer, from).await.unwrap();
     }
 }

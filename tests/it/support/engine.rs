@@ -66,7 +66,16 @@ impl Engine {
     }
 
     pub(crate) async fn start_at(addr: SocketAddr) -> Engine {
-        let listener = TcpListener::bind(addr).await.unwrap();
+        let listener = Mutex::new(None);
+        // the port of an engine that has stopped may be somebody's outgoing one for a moment
+        super::until("the port is free", || async {
+            let bound = TcpListener::bind(addr).await.ok();
+            let is_bound = bound.is_some();
+            *listener.lock().unwrap() = bound;
+            is_bound
+        })
+        .await;
+        let listener = listener.into_inner().unwrap().unwrap();
         let addr = listener.local_addr().unwrap();
         let shared = Arc::new(Shared::default());
         let task = tokio::spawn(accept(listener, shared.clone()));
@@ -246,6 +255,8 @@ async fn perform(stream: &mut TcpStream, play: &str, shared: &Shared) -> bool {
         "sse" => stream_text(stream, argument).await,
         // so many tokens, one every 50 milliseconds
         "slowly" => stream_slowly(stream, argument.parse().unwrap()).await,
+        // so many tokens, one a second
+        "lasting" => lasting(stream, argument.parse().unwrap()).await,
         // so many tokens, 100 ms apart
         "paced" => paced(stream, argument.parse().unwrap()).await,
         "prefill" => {
@@ -324,6 +335,15 @@ async fn stream_slowly(stream: &mut TcpStream, tokens: usize) -> std::io::Result
     for _ in 0..tokens {
         stream.write_all(&chunk(TOKEN)).await?;
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stream.write_all(b"0\r\n\r\n").await
+}
+
+async fn lasting(stream: &mut TcpStream, seconds: usize) -> std::io::Result<()> {
+    stream.write_all(SSE_HEAD.as_bytes()).await?;
+    for _ in 0..seconds {
+        stream.write_all(&chunk(TOKEN)).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
     stream.write_all(b"0\r\n\r\n").await
 }

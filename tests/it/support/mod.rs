@@ -1,9 +1,11 @@
 //! What the tests stand on: a ramjet process, scripted engines, raw clients, and waiting for conditions.
 
+pub(crate) mod caching;
 pub(crate) mod client;
 pub(crate) mod dns;
 pub(crate) mod engine;
 pub(crate) mod hex;
+pub(crate) mod load;
 pub(crate) mod ramjet;
 pub(crate) mod unit;
 mod wire;

@@ -15,6 +15,10 @@ pub(crate) struct Unit {
     pub(crate) admin: SocketAddr,
     first: Mutex<Option<Child>>,
     processes: Mutex<Vec<u32>>,
+    /// What becomes of the configuration's text before it is written.
+    alter: Box<dyn Fn(String) -> String + Send + Sync>,
+    /// What its processes find in their environment.
+    env: Vec<(String, String)>,
 }
 
 /// What `ramjet upgrade` brought.
@@ -28,14 +32,44 @@ impl Unit {
     /// Starts the first process in front of `replicas`, as the file writes them; `more` is further YAML, `server` further
     /// keys of that section, such as `grace: 1s`.
     pub(crate) async fn start(replicas: &[String], server: &str, more: &str) -> Unit {
-        let unit = Unit::new();
-        unit.write(replicas, server, more);
+        Unit::new().started(replicas, server, more).await
+    }
+
+    /// The same in a folder that is there already.
+    pub(crate) async fn started(self, replicas: &[String], server: &str, more: &str) -> Unit {
+        self.started_as(&[], replicas, server, more).await
+    }
+
+    /// The same with arguments for the process.
+    pub(crate) async fn started_as(self, arguments: &[&str], replicas: &[String], server: &str, more: &str) -> Unit {
+        self.write(replicas, server, more);
         let mut command = command();
-        command.arg("-c").arg(unit.file()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(unit.log("first"));
-        let child = command.spawn().unwrap();
-        unit.processes.lock().unwrap().push(child.id());
-        *unit.first.lock().unwrap() = Some(child);
-        unit.serves().await;
+        command
+            .envs(self.env.iter().cloned())
+            .args(arguments)
+            .arg("-c")
+            .arg(self.file())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let child = command.stderr(self.log("first")).spawn().unwrap();
+        self.processes.lock().unwrap().push(child.id());
+        *self.first.lock().unwrap() = Some(child);
+        self.serves().await;
+        self
+    }
+
+    /// The same with another text for a configuration.
+    pub(crate) fn altered(self, alter: impl Fn(String) -> String + Send + Sync + 'static) -> Unit {
+        // fields of what has a destructor cannot be moved out of it
+        let mut unit = self;
+        unit.alter = Box::new(alter);
+        unit
+    }
+
+    /// The same with a variable for its processes.
+    pub(crate) fn with_env(self, name: &str, value: &str) -> Unit {
+        let mut unit = self;
+        unit.env.push((name.to_owned(), value.to_owned()));
         unit
     }
 
@@ -45,7 +79,8 @@ impl Unit {
         let name = format!("ramjet-it-unit-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
-        Unit { folder, api: lease(), admin: lease(), first: Mutex::default(), processes: Mutex::default() }
+        let (first, processes, alter) = (Mutex::default(), Mutex::default(), Box::new(std::convert::identity));
+        Unit { folder, api: lease(), admin: lease(), first, processes, alter, env: Vec::new() }
     }
 
     pub(crate) fn file(&self) -> PathBuf {
@@ -71,7 +106,7 @@ impl Unit {
             self.socket().display(),
             self.folder.join("pid").display(),
         );
-        std::fs::write(self.file(), text).unwrap();
+        std::fs::write(self.file(), (self.alter)(text)).unwrap();
     }
 
     /// Waits until a process serves and can be followed by another one.
@@ -87,7 +122,13 @@ impl Unit {
     /// `ramjet upgrade`, with further arguments.
     pub(crate) async fn upgrade(&self, arguments: &[&str]) -> Upgraded {
         let mut command = command();
-        command.arg("upgrade").arg("-c").arg(self.file()).args(arguments).stdin(Stdio::null());
+        command
+            .envs(self.env.iter().cloned())
+            .arg("upgrade")
+            .arg("-c")
+            .arg(self.file())
+            .args(arguments)
+            .stdin(Stdio::null());
         let (out, errors) = (self.folder.join("out"), self.folder.join("errors"));
         for file in [&out, &errors] {
             std::fs::write(file, "").unwrap();

@@ -27,7 +27,9 @@ fn choices() -> impl Strategy<Value = Choice> {
     let prompt = (any::<u64>(), prop::collection::vec(0u64..5, 0..9), place(), place(), any::<u32>(), any::<u32>());
     let request =
         (prop::option::of(0u32..3), any::<[bool; 4]>(), prop::option::of(any::<u64>()), prop::option::of(id()));
-    let told = (any::<u64>(), pools(), prop::collection::vec(id(), 0..3), id(), 0usize..Reason::ALL.len());
+    let passed = (prop::option::of(id()), prop::option::of(id()), prop::collection::vec(id(), 0..3));
+    let full = (prop::collection::vec(id(), 0..3), passed);
+    let told = (any::<u64>(), pools(), full, id(), 0usize..Reason::ALL.len());
     let seen = (prop::collection::vec((id(), any::<u32>(), any::<u32>()), 0..5), 0.0f64..1e6, 0.0f64..1e6, 0.0f64..1e7);
     (prompt, request, told, seen).prop_map(|(prompt, request, told, seen)| Choice {
         request: prompt.0,
@@ -51,7 +53,8 @@ fn choices() -> impl Strategy<Value = Choice> {
         pinned: request.3,
         salt: told.0,
         pool: told.1,
-        full: told.2,
+        spared: Spared { picked: told.2.1.0, failed: told.2.1.1, refusing: told.2.1.2.into() },
+        full: told.2.0,
         is_new_session: request.1[2],
         waits: request.1[3],
         first: told.3,
