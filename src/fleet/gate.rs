@@ -3,7 +3,7 @@
 //! A [`Permit`] is one request's room; it is given back on drop and handed at once to whoever is next: under the same lock,
 //! so that no room is ever free that somebody in the queue could use, and whoever comes new overtakes nobody. One that
 //! is handed room does not have to use that replica: it is placed anew, and may exchange its permit for another replica
-//! that has room.
+//! that has room. A gate of turns limits nothing but how soon one follows another at a replica.
 //!
 //! **Invariant: who waits holds no room**, so whatever waits for whatever, running requests end and the queue moves on.
 

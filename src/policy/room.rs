@@ -14,20 +14,23 @@
 //! (`prefix::lru`). A session that lives there already is counted in the same way: while it stays, the others lose.
 //!
 //! Where not all sessions fit into all caches together, the fleet is *crowded*: moving them about makes room nowhere, and
-//! nobody pays for what others lose. Instead, what drives others out is rationed. A session that returns and has lost much of
-//! its last prompt is a *guest*. At each replica one guest's prompt is read after another, first come first served, and after
-//! each of them the engine belongs for [`REST`] times as long to those whose prompts are held. The rest is left to the
-//! cache: a guest drives out the session that has been away longest, which is a guest itself when it returns, and is served from
-//! the cache from then on. So sessions take turns in living somewhere, for many requests in a row. A new session does
+//! nobody pays for what others lose. Instead, what drives others out is rationed. A session that returns and has lost much
+//! of its last prompt is a *guest*. At each replica one guest's prompt is read after another, first come first served, and
+//! after each of them the engine belongs for [`REST`] times as long to those whose prompts are held. The rest is left to the
+//! cache: a guest drives out the session that has been away longest, which is a guest itself when it returns, and is served
+//! from the cache from then on. So sessions take turns in living somewhere, for many requests in a row. A new session does
 //! not wait: it has lost nothing, and may be the only request of its kind.
 //!
 //! A session whose end is just about to be driven out is a guest, too, although it is still held. If it went at once, what
 //! is read before it in the engine's queue would take its end, which is then read again and takes the next one's, and so on
 //! through all: a cache that is one session short spoils them all. While that one stays away, the others have room.
 //!
-//! A guest waits as long as it takes to read those before it, [`REST`] + 1 times, or less where that would be very long: many
-//! guests are read as fast as engines can. Either way that is longer than all would wait if everybody was read anew; for it
-//! nearly all turns are served at once.
+//! A guest waits as long as it takes to read those before it, [`REST`] + 1 times, or less where that would be very long:
+//! many guests are read as fast as engines can. Either way that may be longer than all would wait if everybody was read
+//! anew; for it nearly all turns are served at once.
+//!
+//! What is refused: to count who lives where and leave the rest to few replicas, where everybody would wait for them; and to
+//! let guests go whenever an engine is free, which hardly generates while it reads.
 
 use smallvec::SmallVec;
 
@@ -108,7 +111,7 @@ pub fn is_guest(again: f64, strain: f64) -> bool {
     again > GUEST || strain > EDGE
 }
 
-/// After how many milliseconds the next guest may go to a replica, after one that waits there for `queue` and then takes
+/// Milliseconds after which the next guest may go to a replica, once one goes there that waits for `queue` and then takes
 /// `prefill` to read, while `waiting` others wait for each replica.
 pub fn turn_ms(queue: f64, prefill: f64, waiting: f64) -> f64 {
     queue + (LONGEST_MS / waiting).clamp(prefill, prefill * (1.0 + REST))

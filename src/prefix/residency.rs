@@ -315,8 +315,8 @@ impl Residency {
         self.replicas.get(replica.index()).and_then(|at| at.lru.keeps())
     }
 
-    /// The session whose turn before ended at `previous`: tokens of its prompt then, and the part of its cache that `replica`
-    /// has used since it was last there; 0 where that is not known, and beyond 1 what it held is driven out.
+    /// The session whose turn before ended at `previous`: tokens of its prompt then, and the part of its cache that
+    /// `replica` has used since it was last there: 0 where that is not known, 1 where its blocks are driven out.
     pub fn absence(&self, previous: Option<Place>, replica: ReplicaId) -> Option<(f64, f64)> {
         let session = self.session(previous)?;
         let strain = || {
