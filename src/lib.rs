@@ -53,6 +53,7 @@
 //! | which models are there, under which names? | [`api::catalogue`], [`api::model`], `proxy/models.rs` |
 //! | what is told of a request, and to whom? | [`telemetry::decisions`], `proxy/explain.rs`, [`admin`] |
 //! | why was a prompt read again? | [`policy::accounts`] |
+//! | what breaks prefixes, and what are savings told against? | [`api::outline`], [`telemetry::linter`], [`prefix::rotation`] |
 //! | what is written down of choices, and how are they made again? | [`fleet::steps`], [`telemetry::journal`], [`fleet::replay`] |
 //! | how does one process follow another, and what goes along? | `server/handover/`, [`pack`], [`fleet::state`] |
 //! | who proves to be whom? | `server/tls.rs`, [`fleet::transport`] |

@@ -159,7 +159,7 @@ impl Replay {
 fn setting(key: &str, value: &str) -> Result<Setting, Unplayed> {
     let wrong = |allowed: &str| Unplayed::Setting(format!("{key}={value}"), format!("allowed: {allowed}"));
     let is_named = |known: &&str| **known == *key || known.rsplit_once('.').is_some_and(|(_, last)| last == key);
-    let set: Result<Setting, String> = match KEYS.iter().position(|known| is_named(known)) {
+    let set: Result<Setting, String> = match KEYS.iter().position(is_named) {
         Some(0) => word(&PolicyKind::ALL, PolicyKind::name, value, |params, policy| params.policy = policy),
         Some(1) => word(&Basis::ALL, Basis::name, value, |params, basis| params.affinity.basis = basis),
         Some(2) => count(value, 0.0, f64::MAX, |params, alpha| params.affinity.alpha = alpha),

@@ -334,3 +334,6 @@ impl Fleet {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,7 @@ impl Proxy {
         }
         let outcome = outcome(session, ctx, left);
         let word = end_word(e, ctx, left, told);
-        self.end_decision(ctx, &outcome, word);
+        self.end_decision(session.req_header(), ctx, &outcome, word);
         self.metrics.ended(&outcome);
         if let Some(key) = &ctx.key {
             self.metrics.key_used(key, &outcome);

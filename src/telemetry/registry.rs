@@ -24,13 +24,15 @@ macro_rules! metrics {
             pub(super) rendering: parking_lot::Mutex<()>,
             /// What processes before this one counted.
             pub(super) inherited: parking_lot::Mutex<$crate::telemetry::inherited::Counts>,
+            /// The models that have series of their own.
+            pub(super) models: parking_lot::Mutex<std::collections::HashSet<String>>,
             $(pub(super) $field: $crate::telemetry::registry::metrics!(@type $kind),)+
         }
 
         impl $name {
             fn declare() -> $crate::telemetry::registry::Result<Self> {
                 let builder = $crate::telemetry::registry::Builder::default();
-                Ok($name { $($field: builder.$kind($($argument),+)?,)+ registry: builder.registry, rendering: parking_lot::Mutex::new(()), inherited: parking_lot::Mutex::default() })
+                Ok($name { $($field: builder.$kind($($argument),+)?,)+ registry: builder.registry, rendering: parking_lot::Mutex::new(()), inherited: parking_lot::Mutex::default(), models: parking_lot::Mutex::default() })
             }
         }
     };
