@@ -57,6 +57,7 @@
 //! | what does the dashboard show, and from where? | [`admin`], `admin/page/`, [`telemetry::history`], [`telemetry::trunks`] |
 //! | which metrics are there, and what must always hold? | `telemetry/metrics.rs`, `deploy/METRICS.md`, [`telemetry::checks`] |
 //! | where does a trace go? | [`telemetry::traces`], `proxy/trace.rs` |
+//! | what breaks prefixes, and what are savings told against? | [`api::outline`], [`telemetry::linter`], [`prefix::rotation`] |
 //! | what is written down of choices, and how are they made again? | [`fleet::steps`], [`telemetry::journal`], [`fleet::replay`] |
 //! | how does one process follow another, and what goes along? | `server/handover/`, [`pack`], [`fleet::state`] |
 //! | who proves to be whom? | `server/tls.rs`, [`fleet::transport`] |

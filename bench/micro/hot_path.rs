@@ -24,7 +24,7 @@ use ramjet::policy::select::Params;
 use ramjet::prefix::fingerprint::Ends;
 use ramjet::prefix::residency::Size;
 use ramjet::proxy::{PromptShape, prepare};
-use ramjet::telemetry::decisions::{Decisions, Record, Subject};
+use ramjet::telemetry::decisions::{Decisions, Record, Rule, Subject};
 use ramjet::types::{Basis, PolicyKind, ReplicaId};
 use std::fmt::Write;
 use std::hint::black_box;
@@ -155,7 +155,7 @@ fn record(c: &mut Criterion) {
                     tokens,
                     pinned: false,
                 };
-                let rule = (PolicyKind::Affinity, 4.0);
+                let rule = Rule { policy: PolicyKind::Affinity, affinity: fleet.params().affinity };
                 decisions.keep(None, Record::new(7, SystemTime::now(), placed, rule, black_box(&made)))
             });
         });

@@ -31,7 +31,7 @@ fn brief(o: &mut Object<'_>, record: &Record, fleet: &Members) {
     o.text("state", if record.ended.is_some() { "ended" } else { "in_flight" });
     o.text("endpoint", placed.endpoint.label());
     o.text("model", placed.model.as_deref());
-    o.text("policy", record.rule.0.name());
+    o.text("policy", record.rule.policy.name());
     o.text("replica", record.best.first().map(|r| name(fleet, r.id)));
     o.text("reason", record.reason.label());
     o.plain("body_bytes", placed.body_bytes);
@@ -43,10 +43,19 @@ fn brief(o: &mut Object<'_>, record: &Record, fleet: &Members) {
         o.number("cached_tokens", cached);
         o.number("ttft_ms", ttft);
     });
-    o.object("ended", record.ended.as_ref(), |o, ended| ended_as(o, ended, fleet));
+    o.object("ended", record.ended.as_ref(), |o, ended| ended_as(o, record, ended, fleet));
 }
 
-fn ended_as(o: &mut Object<'_>, ended: &Ended, fleet: &Members) {
+/// By how much what was reported is more than what was expected where the request went: cached tokens, and milliseconds to
+/// the first one.
+pub(super) fn off_by(record: &Record, ended: &Ended) -> Option<(Option<f64>, Option<f64>)> {
+    let (cached, ttft) = record.expected_of(ended.replica?)?;
+    #[expect(clippy::cast_precision_loss, reason = "tokens of a prompt fit a float")]
+    let more = ended.usage.cached.map(|tokens| tokens as f64 - cached);
+    Some((more, ended.ttft.map(|after| after.as_secs_f64() * 1000.0 - ttft)))
+}
+
+fn ended_as(o: &mut Object<'_>, record: &Record, ended: &Ended, fleet: &Members) {
     let count = |n: Option<u64>| n.map_or("null".to_owned(), |n| n.to_string());
     let millis = |d: std::time::Duration| d.as_secs_f64() * 1000.0;
     o.text("word", ended.word);
@@ -58,6 +67,10 @@ fn ended_as(o: &mut Object<'_>, ended: &Ended, fleet: &Members) {
     o.plain("output_tokens", count(ended.usage.completion));
     o.number("ttft_ms", ended.ttft.map(millis));
     o.number("duration_ms", millis(ended.duration));
+    o.object("off_by", off_by(record, ended), |o, (cached, ttft)| {
+        o.number("cached_tokens", cached);
+        o.number("ttft_ms", ttft);
+    });
     o.object("uncached", ended.accounts, |o, accounts| {
         accounts.all().iter().for_each(|(account, tokens)| o.plain(account, tokens));
     });
@@ -70,6 +83,11 @@ fn whole(o: &mut Object<'_>, record: &Record, fleet: &Members) {
     o.plain("prompt_bytes", record.placed.prompt_bytes);
     o.number("block_tokens", record.placed.tokens.block);
     o.number("expected_output_tokens", record.placed.tokens.output);
+    o.object("rule", (record.rule.policy == PolicyKind::Affinity).then_some(record.rule.affinity), |o, affinity| {
+        o.text("basis", affinity.basis.name());
+        o.plain("cap_blocks", affinity.cap_blocks);
+        o.number("alpha", affinity.alpha);
+    });
     o.text("lane", record.gate.label());
     o.text("flight", record.flight.map(|f| f.label()));
     o.object("hint", record.hint, |o, hint| {
@@ -83,7 +101,7 @@ fn whole(o: &mut Object<'_>, record: &Record, fleet: &Members) {
 }
 
 fn candidate(o: &mut Object<'_>, r: &Ranked, record: &Record, fleet: &Members) {
-    let (policy, alpha) = record.rule;
+    let (policy, alpha) = (record.rule.policy, record.rule.affinity.alpha);
     o.text("replica", name(fleet, r.id));
     o.plain("ordinal", r.id);
     o.plain("overlap_blocks", r.overlap);
@@ -102,3 +120,6 @@ fn candidate(o: &mut Object<'_>, r: &Ranked, record: &Record, fleet: &Members) {
         o.number("load_blocks", alpha * f64::from(r.load));
     });
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ mod explain;
 mod fleet;
 mod json;
 mod page;
+mod prompts;
 mod reload;
 mod series;
 mod watch;
@@ -57,8 +58,8 @@ const JSON: &str = "application/json";
 /// Decisions that are listed unless somebody asks for another number.
 const LISTED: usize = 50;
 /// What is here, for who lost the way.
-const PLACES: &str = "not found; here are / (dashboard), /metrics, /livez, /readyz, and below /api/ fleet, decisions, explain/ID, events, \
-     series, prefixes and config";
+const PLACES: &str = "not found; here are / (dashboard), /metrics, /livez, /readyz, and below /api/ fleet, decisions, explain/ID, prompts, \
+     events, series, prefixes and config";
 
 /// The application behind the admin listener.
 pub struct Admin {
@@ -208,8 +209,14 @@ impl Admin {
     fn api(&self, head: &RequestHeader, path: &str, is_read: bool) -> Answer {
         let (place, id) = path.split_once('/').unwrap_or((path, ""));
         match (place, id) {
-            ("fleet" | "decisions", "") | ("explain", _) if !is_read => Answer::error(405, "only GET is allowed here"),
+            ("fleet" | "decisions" | "prompts", "") | ("explain", _) if !is_read => {
+                Answer::error(405, "only GET is allowed here")
+            }
             ("fleet", "") => Answer::json(fleet::all(&self.fleet, &self.metrics)),
+            ("prompts", "") => match self.metrics.prompts(&self.fleet) {
+                Ok(models) => Answer::json(prompts::all(&models, &self.decisions.linter.report())),
+                Err(e) => Answer::error(500, &e.to_string()),
+            },
             ("decisions", "") => {
                 let limit = query(head, "limit").map_or(Ok(LISTED), str::parse);
                 match limit {

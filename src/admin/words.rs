@@ -1,6 +1,6 @@
 //! A decision in words, for an engineer at a terminal.
 
-use super::explain::name;
+use super::explain::{name, off_by};
 use crate::fleet::members::Members;
 use crate::policy::flight::Flight;
 use crate::policy::lane::Gate;
@@ -25,13 +25,13 @@ pub(super) fn page(record: &Record, fleet: &Members, now: SystemTime) -> String 
         placed.body_bytes, placed.blocks, placed.tokens.prompt
     );
     let chosen = record.best.first().map_or("nobody", |r| name(fleet, r.id));
-    let _infallible = writeln!(out, "{} chose {chosen}: {}\n", record.rule.0.name(), why(record, fleet));
+    let _infallible = writeln!(out, "{} chose {chosen}: {}\n", record.rule.policy.name(), why(record, fleet));
     out.push_str(&table(record, fleet));
     let (cached, ttft) = record.expected();
     let _infallible = writeln!(out, "\nexpected: {cached:.0} cached tokens, the first token after {ttft:.0} ms");
     match &record.ended {
         None => out.push_str("came of it: it is being served\n"),
-        Some(ended) => out.push_str(&came(ended, fleet)),
+        Some(ended) => out.push_str(&came(record, ended, fleet)),
     }
     out
 }
@@ -69,7 +69,7 @@ pub(super) fn why(record: &Record, fleet: &Members) -> String {
 
 fn hinted(record: &Record) -> String {
     match record.hint {
-        Some(hint) if hint.stays && record.rule.0 == PolicyKind::Cost => {
+        Some(hint) if hint.stays && record.rule.policy == PolicyKind::Cost => {
             format!("its session was there before, which is worth up to {:.0} ms", hint.break_ms)
         }
         Some(hint) if hint.stays => "its session was there before".to_owned(),
@@ -87,7 +87,7 @@ fn spilled(record: &Record, fleet: &Members) -> String {
         return "others hold more of the prompt, but are far too busy".to_owned();
     }
     let there = name(fleet, deepest.id);
-    match record.rule.0 {
+    match record.rule.policy {
         PolicyKind::Cost => {
             let more = deepest.price.total() - first.price.total();
             format!("{there} holds more of the prompt, but going there costs {more:.0} ms more")
@@ -98,7 +98,7 @@ fn spilled(record: &Record, fleet: &Members) -> String {
 
 /// The candidates, the chosen one marked, with the terms that the rule looks at.
 fn table(record: &Record, fleet: &Members) -> String {
-    let (policy, alpha) = record.rule;
+    let (policy, alpha) = (record.rule.policy, record.rule.affinity.alpha);
     let mut head = vec!["held"];
     head.extend(match policy {
         PolicyKind::Cost => &["queue", "prefill", "decode", "imposed", "coming", "evicted", "total"][..],
@@ -145,7 +145,7 @@ fn cells(r: &Ranked, policy: PolicyKind) -> Vec<String> {
     out
 }
 
-fn came(ended: &Ended, fleet: &Members) -> String {
+fn came(record: &Record, ended: &Ended, fleet: &Members) -> String {
     let mut out = format!("came of it: {}, status {}", ended.word, ended.status);
     if let Some(id) = ended.replica {
         let _infallible = write!(out, " at {}", name(fleet, id));
@@ -160,6 +160,12 @@ fn came(ended: &Ended, fleet: &Members) -> String {
     let known: Vec<String> = usage.iter().filter_map(|(what, n)| n.map(|n| format!("{n} {what}"))).collect();
     let tokens = if known.is_empty() { "the engine did not say".to_owned() } else { known.join(", ") };
     let _infallible = writeln!(out, "tokens:     {tokens}");
+    let (cached, ttft) = off_by(record, ended).unwrap_or_default();
+    let off = [cached.map(|more| format!("{more:+.0} cached tokens")), ttft.map(|more| format!("{more:+.0} ms"))];
+    let off: Vec<String> = off.into_iter().flatten().collect();
+    if !off.is_empty() {
+        let _infallible = writeln!(out, "off by:     {}", off.join(", "));
+    }
     if let Some(accounts) = ended.accounts {
         let put: Vec<String> = accounts.all().iter().map(|(account, n)| format!("{n} {account}")).collect();
         let _infallible = writeln!(out, "not cached: {}", put.join(", "));

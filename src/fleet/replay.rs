@@ -335,3 +335,6 @@ impl Fleet {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

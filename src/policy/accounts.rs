@@ -1,4 +1,5 @@
-//! Why tokens of a prompt had to be read again: each one that was not served from a cache is put to one account. Pure.
+//! Why tokens of a prompt had to be read again: each one is put to exactly one account. Pure. (What was saved is told
+//! against taking turns: see `rotation` among the prefixes.)
 //!
 //! Engines hold prompts from the first token on, so a prompt is looked at as a line, and what each party knows of it
 //! reaches from its beginning to some place:
@@ -39,9 +40,12 @@ pub struct Facts {
     pub before: Option<f64>,
 }
 
-/// Prompt tokens that were read although they might have been cached, and those that could not be.
+/// The tokens of a prompt: those that came from the cache, those that were read although they might have been there, and
+/// those that could not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accounts {
+    /// They came from the cache.
+    pub cached: u64,
     /// Never seen before.
     pub new: u64,
     /// Another replica held them.
@@ -53,14 +57,20 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// The accounts by name; the names are metric labels.
+    /// The accounts of what was read by name; the names are metric labels.
     pub fn all(self) -> [(&'static str, u64); 4] {
         [("new", self.new), ("routing", self.routing), ("evicted", self.evicted), ("volatile", self.volatile)]
     }
 
-    /// Their sum: the prompt without what was cached.
+    /// All accounts, that of what was not read first.
+    pub fn whole(self) -> [(&'static str, u64); 5] {
+        let [new, routing, evicted, volatile] = self.all();
+        [("cached", self.cached), new, routing, evicted, volatile]
+    }
+
+    /// Their sum: the prompt.
     pub fn total(self) -> u64 {
-        self.new + self.routing + self.evicted + self.volatile
+        self.whole().iter().map(|(_, tokens)| tokens).sum()
     }
 }
 
@@ -78,7 +88,7 @@ pub fn account(facts: &Facts) -> Accounts {
     let found = cached.max(facts.held).max(facts.elsewhere).max(facts.known);
     let is_volatile = |before: &f64| found * HEAD < *before && facts.block <= *before;
     let volatile = facts.before.filter(is_volatile).map_or(0, |before| line.up_to(before));
-    Accounts { new: line.up_to(f64::INFINITY), routing, evicted, volatile }
+    Accounts { cached: facts.cached.min(facts.prompt), new: line.up_to(f64::INFINITY), routing, evicted, volatile }
 }
 
 /// The part of a prompt that is in no account yet.
@@ -96,25 +106,6 @@ impl Line {
         self.at += taken;
         taken
     }
-}
-
-/// An estimate of the prompt tokens that a choice saved against taking turns: what came from the cache where the prompt
-/// went, less what would have come on average over all candidates, of which the `others` are given in believed tokens.
-/// None of them counts for more than what came.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "tokens of a prompt fit a float and are not negative"
-)]
-pub fn saved(cached: u64, others: impl Iterator<Item = f64>) -> u64 {
-    let most = cached as f64;
-    let (mut sum, mut count) = (most, 1.0);
-    for held in others {
-        sum += held.clamp(0.0, most);
-        count += 1.0;
-    }
-    (most - sum / count).max(0.0) as u64
 }
 
 #[cfg(test)]
@@ -160,14 +151,6 @@ mod tests {
         assert_eq!(of(near), [1_000, 0, 0, 0]);
     }
 
-    #[test]
-    fn what_is_saved_is_told_against_the_mean() {
-        assert_eq!(saved(8_000, [0.0, 0.0, 0.0].into_iter()), 6_000);
-        assert_eq!(saved(8_000, [9_000.0].into_iter()), 0);
-        assert_eq!(saved(0, [5_000.0, 0.0].into_iter()), 0);
-        assert_eq!(saved(8_000, std::iter::empty()), 0);
-    }
-
     proptest! {
         #[test]
         fn accounts_sum_to_what_was_read(
@@ -176,12 +159,11 @@ mod tests {
         ) {
             let facts = Facts { prompt, cached, block, held, known, elsewhere, before };
             let accounts = account(&facts);
-            prop_assert_eq!(accounts.total(), prompt.saturating_sub(cached));
+            prop_assert_eq!(accounts.total(), prompt);
+            prop_assert_eq!(accounts.cached, cached.min(prompt));
             prop_assert!(before.is_some() || accounts.volatile == 0);
             prop_assert!(elsewhere > 0.0 || accounts.routing == 0);
             prop_assert!(held.max(known) > 0.0 || accounts.evicted == 0);
-            let all = [held, 0.0, elsewhere];
-            prop_assert!(saved(cached, all.into_iter()) <= cached);
         }
     }
 }

@@ -9,5 +9,6 @@ pub mod index;
 pub mod lru;
 pub mod replica_set;
 pub mod residency;
+pub mod rotation;
 pub mod turns;
 pub mod uses;

@@ -26,7 +26,7 @@ impl Proxy {
         }
         let outcome = outcome(session, ctx, left);
         let word = end_word(e, ctx, left, told);
-        self.end_decision(ctx, &outcome, word);
+        self.end_decision(session.req_header(), ctx, &outcome, word);
         self.metrics.ended(&outcome);
         if let Some(chain) = ctx.prompt.chain.as_ref().filter(|_| outcome.answered) {
             // without a session, a prompt is one of its own

@@ -92,7 +92,7 @@ impl Proxy {
                 renewed: false,
                 verdict: Verdict::Next,
             });
-            self.keep_decision(ctx);
+            self.keep_decision(session.req_header(), ctx);
             let (leader, at_most) = match placed.next {
                 Next::Go(claim) => return Ok((reservation, claim, counted)),
                 Next::Wait(leader, at_most) => (leader, at_most),

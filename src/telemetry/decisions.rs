@@ -6,6 +6,7 @@
 //!
 //! **Invariant:** no prompt text, no host, no key, and no model but one that its replica lists.
 
+use super::linter::Linter;
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
 use crate::policy::accounts::Accounts;
@@ -13,7 +14,9 @@ use crate::policy::cost::Tokens;
 use crate::policy::flight::Flight;
 use crate::policy::hint::HintUse;
 use crate::policy::lane::Gate;
+use crate::policy::score::AffinityParams;
 use crate::policy::select::{Decision, Ranked, Reason};
+use crate::prefix::rotation::{Found, Rotation};
 use crate::types::{PolicyKind, ReplicaId};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -34,8 +37,8 @@ pub struct Record {
     pub at: SystemTime,
     /// What was placed.
     pub placed: Subject,
-    /// The rule, and what a unit of load costs under the affinity rule, in blocks.
-    pub rule: (PolicyKind, f64),
+    /// The rule that it was made by.
+    pub rule: Rule,
     /// The best candidates, best first.
     pub best: SmallVec<[Ranked; BEST]>,
     /// How many more there were.
@@ -50,6 +53,15 @@ pub struct Record {
     pub gate: Gate,
     /// What came of it; `None` while it is being served.
     pub ended: Option<Ended>,
+}
+
+/// The rule that a decision was made by.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// The policy.
+    pub policy: PolicyKind,
+    /// The parameters of the affinity rule.
+    pub affinity: AffinityParams,
 }
 
 /// What was placed.
@@ -104,11 +116,15 @@ pub struct Decisions {
     /// Each lock is held for one copy in or out.
     slots: Box<[Slot]>,
     next: AtomicU64,
+    /// What taking turns would have found. Held for some look-ups.
+    rotation: Mutex<Rotation>,
+    /// Looks at prompts that are found nowhere.
+    pub linter: Linter,
 }
 
 impl Record {
     /// A decision as it is made.
-    pub fn new(id: u64, at: SystemTime, placed: Subject, rule: (PolicyKind, f64), made: &Decision) -> Self {
+    pub fn new(id: u64, at: SystemTime, placed: Subject, rule: Rule, made: &Decision) -> Self {
         Record {
             id,
             at,
@@ -124,6 +140,13 @@ impl Record {
         }
     }
 
+    /// What was expected of a replica, if it is among those that are kept: cached tokens, and the time to the first one in
+    /// milliseconds.
+    pub fn expected_of(&self, replica: ReplicaId) -> Option<(f64, f64)> {
+        let there = self.best.iter().find(|r| r.id == replica)?;
+        Some((there.held, there.price.queue + there.price.prefill))
+    }
+
     /// The tokens that were expected to come from the cache, and the time to the first token in milliseconds.
     pub fn expected(&self) -> (f64, f64) {
         self.best.first().map_or((0.0, 0.0), |first| (first.held, first.price.queue + first.price.prefill))
@@ -133,7 +156,12 @@ impl Record {
 impl Default for Decisions {
     /// None yet.
     fn default() -> Self {
-        Decisions { slots: (0..KEPT).map(|_| Mutex::new(None)).collect(), next: AtomicU64::new(0) }
+        Decisions {
+            slots: (0..KEPT).map(|_| Mutex::new(None)).collect(),
+            next: AtomicU64::new(0),
+            rotation: Mutex::default(),
+            linter: Linter::default(),
+        }
     }
 }
 
@@ -147,6 +175,11 @@ impl Decisions {
             *slot = Some((number, record));
         }
         Ticket(number)
+    }
+
+    /// How many leading blocks of a prompt one of `replicas` would have found that take turns; see [`Rotation`].
+    pub fn rotation(&self, chain: &[u64], replicas: usize) -> Found {
+        self.rotation.lock().found(chain, replicas)
     }
 
     /// Says what came of it, if it is still kept.
@@ -188,6 +221,7 @@ mod tests {
     use super::*;
     use crate::policy::cost::Price;
     use crate::policy::ranking::Ranking;
+    use crate::types::Basis;
 
     fn made(candidates: u16) -> Decision {
         let ranked = |n| Ranked {
@@ -215,7 +249,9 @@ mod tests {
             tokens: Tokens::default(),
             pinned: false,
         };
-        Record::new(id, SystemTime::UNIX_EPOCH, placed, (PolicyKind::Cost, 4.0), &made(candidates))
+        let affinity = AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 };
+        let rule = Rule { policy: PolicyKind::Cost, affinity };
+        Record::new(id, SystemTime::UNIX_EPOCH, placed, rule, &made(candidates))
     }
 
     const OK: Ended = Ended {

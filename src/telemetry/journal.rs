@@ -170,15 +170,18 @@ impl Writer {
 
     fn flush(&mut self) {
         let lines = self.scribe.take_lines();
-        if lines == 0 {
+        if self.scribe.out.is_empty() {
             return;
         }
+        let whole = self.file.metadata().map(|file| file.len());
         let written = self.file.write_all(&self.scribe.out);
         self.scribe.out.clear();
         match written {
             Ok(()) => self.metrics.journal_lines(lines),
             Err(e) => {
                 self.lost.fetch_add(lines, Relaxed);
+                // no torn line stays; where that cannot be had, the reader says so
+                drop(whole.and_then(|whole| self.file.set_len(whole)));
                 if !std::mem::replace(&mut self.fails, true) {
                     log::error!("the journal {} cannot be written: {e}", self.path.display());
                 }

@@ -4,6 +4,7 @@
 //! read from the fleet when somebody scrapes, so the hot path pays nothing for it.
 
 pub use super::guards::{InflightGuard, QueueGuard};
+use super::prompts::{REPORTS, ROTATION, SAVED, TOKENS};
 use super::registry::{Result, metrics};
 use super::status::code;
 use crate::api::answer::Usage;
@@ -68,8 +69,21 @@ metrics! {
              held by another replica (routing), no longer held (evicted), or of a session whose text changes near its \
              head (volatile). What was held is believed, not known.", &["account"]);
         saved_tokens: counter("ramjet_saved_prompt_tokens_estimate_total",
-            "An estimate: cached prompt tokens beyond those that replicas taking turns would have had on average, by what \
-             each was believed to hold, as far as it came from the cache where the request went.");
+            "An estimate: cached prompt tokens beyond those that replicas taking turns would have found of the same prompts, \
+             if nothing were ever evicted there; of requests that had more.");
+        model_tokens: counters(TOKENS, "Prompt tokens by model and by what became of them, of answers that reported how \
+             many were cached: those (cached), and the others as ramjet_uncached_prompt_tokens_total has them.",
+            &["model", "account"]);
+        model_rotation: counters(ROTATION,
+            "An estimate: cached prompt tokens that replicas taking turns would have found of the same prompts, if nothing \
+             were ever evicted there, by model.", &["model"]);
+        model_saved: counters(SAVED, "ramjet_saved_prompt_tokens_estimate_total by model.", &["model"]);
+        model_reports: counters(REPORTS, "Answers that reported how many prompt tokens were cached, by model.", &["model"]);
+        breaks: counters("ramjet_prompt_breaks_total", "Prompts, of those that were looked at, that part from one before them and \
+             go on alike, by kind of client, part of the prompt and what is different.", &["client", "part", "change"]);
+        break_tokens: counters("ramjet_prompt_break_tokens_total",
+            "Prompt tokens after such a place that are the same, and could have come from a cache; an estimate.",
+            &["client", "part", "change"]);
         unreported: counter("ramjet_cached_tokens_unreported_total",
             "Good inference answers that did not say how many prompt tokens were cached.");
         disconnects: counter("ramjet_client_disconnects_total", "Requests whose client left before the end.");
@@ -238,14 +252,6 @@ impl Metrics {
         };
         let prompt = of(&self.upstream_prompt_tokens, PROMPT_TOKENS);
         (prompt > 0.0).then(|| of(&self.upstream_cached_tokens, CACHED_TOKENS) / prompt)
-    }
-
-    /// An answer reported its cached tokens: why the others had to be read, and an estimate of what was saved.
-    pub fn accounted(&self, accounts: Accounts, saved: u64) {
-        for (account, tokens) in accounts.all() {
-            self.uncached_tokens.with_label_values(&[account]).inc_by(tokens);
-        }
-        self.saved_tokens.inc_by(saved);
     }
 
     /// So many lines were written to the journal.

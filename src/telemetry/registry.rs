@@ -27,6 +27,8 @@ macro_rules! metrics {
             pub(super) rendering: parking_lot::Mutex<()>,
             /// What processes before this one counted.
             pub(super) inherited: parking_lot::Mutex<$crate::telemetry::inherited::Counts>,
+            /// The models that have series of their own.
+            pub(super) models: parking_lot::Mutex<std::collections::HashSet<String>>,
             $(pub(super) $field: $crate::telemetry::registry::metrics!(@type $kind),)+
         }
 
@@ -39,6 +41,7 @@ macro_rules! metrics {
                     described: builder.described.into_inner(),
                     rendering: parking_lot::Mutex::new(()),
                     inherited: parking_lot::Mutex::default(),
+                    models: parking_lot::Mutex::default(),
                 })
             }
         }

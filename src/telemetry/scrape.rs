@@ -33,7 +33,7 @@ impl Metrics {
         self.inherited.lock().add(counts);
     }
 
-    fn gather(&self, fleet: &Fleet) -> Vec<MetricFamily> {
+    pub(super) fn gather(&self, fleet: &Fleet) -> Vec<MetricFamily> {
         let _one_at_a_time = self.rendering.lock();
         let members = fleet.members();
         self.drop_strangers(&members);

@@ -59,6 +59,8 @@ impl Scribe {
         let mut row = Row("{\"do\":\"lost\"".to_owned());
         row.plain("steps", steps);
         self.put(row);
+        // it is no step, and does not count as one that is lost in turn
+        self.lines -= 1;
     }
 
     /// Nothing more comes from this process.

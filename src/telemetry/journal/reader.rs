@@ -148,11 +148,13 @@ impl Reader {
     /// The hashes of a prompt: those that are known by the last of them, then those that are new.
     fn chain(&mut self, f: &Fields<'_>) -> Result<Arc<[u64]>> {
         let (blocks, known): (usize, usize) = (f.number("blocks")?, f.number("known")?);
-        let (mut last, mut chain) = (f.hex("after")?, vec![0; blocks]);
+        let mut last = f.hex("after")?;
         let new = f.text("new")?.as_bytes().as_chunks::<16>().0;
-        if known.checked_add(new.len()) != Some(blocks) || (known > 0) != last.is_some() {
+        // what is known stands in lines before this one: no number makes the chain longer than those
+        if known.checked_add(new.len()) != Some(blocks) || (known > 0) != last.is_some() || known > self.before.len() {
             return Err(missing("new"));
         }
+        let mut chain = vec![0; blocks];
         let mut at = last;
         for place in chain[..known].iter_mut().rev() {
             *place = at.ok_or_else(|| missing("after"))?;
