@@ -170,11 +170,11 @@ impl Succession {
         wire::send_descriptors(stream, &raw)?;
         stream.set_read_timeout(Some(START))?;
         wire::expect(stream, Kind::Serving)?;
-        let last = self.known.step_back(&self.told);
+        self.known.step_back();
         self.draining.store(true, SeqCst);
         self.over.send_replace(true);
         running::tell(&self.known.fleet, &self.socket);
-        wire::write(stream, Kind::Done, &last)
+        wire::write(stream, Kind::Done, &self.known.last(&self.told))
     }
 }
 

@@ -66,12 +66,16 @@ impl Known {
         now.since(&before)
     }
 
-    /// Another process serves from now on: probes end, nothing more is written down, and it is told what has been counted
-    /// and ordered since the snapshot.
-    pub(super) fn step_back(&self, told: &Told) -> Vec<u8> {
+    /// Another process serves from now on: probes end, and nothing more is written down.
+    pub(super) fn step_back(&self) {
         // first of all: a probe more or less matters less than one from both
         self.fleet.retire();
         self.guard.end();
+    }
+
+    /// What that one is told: what has been counted and ordered since the snapshot. To be asked for when nobody is shown
+    /// counts here any more, or those that are shown next would be smaller.
+    pub(super) fn last(&self, told: &Told) -> Vec<u8> {
         pack::seal(&Last { counts: self.counted(told), orders: self.fleet.orders() })
     }
 
