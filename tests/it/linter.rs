@@ -18,7 +18,7 @@ fn rules() -> String {
 
 fn tools(order: [usize; 4], is_turned: bool) -> String {
     let tool = |n: usize| {
-        let about: String = (0..20).map(|k| format!("It does SECRETTHING {} well. ", n * 31 + k)).collect();
+        let about: String = (0..120).map(|k| format!("It does SECRETTHING {} well. ", n * 310 + k)).collect();
         let parameters = match is_turned {
             true => r#""SECRETKEY":{"a":1},"type":"object""#,
             false => r#""type":"object","SECRETKEY":{"a":1}"#,
