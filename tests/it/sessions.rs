@@ -163,3 +163,37 @@ async fn a_conversation_whose_head_changes_is_known_by_its_first_exchange() {
         assert!(hinted(&ramjet).await >= 5.0, "{policy}");
     }
 }
+
+/// The request of one of several long conversations after so many exchanges.
+fn later(name: &str, exchanges: usize) -> Vec<u8> {
+    let text = format!("what {name} says, ").repeat(5000);
+    let said = |n| format!(r#",{{"role":"assistant","content":"answer {n}"}},{{"role":"user","content":"and {n}?"}}"#);
+    let said: String = (0..exchanges).map(said).collect();
+    format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{text}"}}{said}]}}"#).into_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_a_cache_is_too_small_who_has_lost_much_waits_for_a_turn_and_a_newcomer_does_not() {
+    let engine = Engine::start().await;
+    let replica = format!("{{ url: \"http://{}\", kv_capacity_tokens: 20000 }}", engine.addr);
+    let ramjet = Ramjet::start_with(Start { replicas: &[replica], ..Start::default() }).await;
+    for exchanges in 0..2 {
+        for name in ["anna", "bert", "cleo"] {
+            assert_eq!(client::chat(ramjet.api, "", &later(name, exchanges)).await.unwrap().status, 200);
+            ramjet.settled().await;
+        }
+    }
+    let there = engine.seen().len();
+    // nobody is there: the first one is read at once
+    let mut first = client::begin_chat(ramjet.api, "on-call-ok", &later("anna", 2)).await.unwrap();
+    until("the first is there", || async { engine.seen().len() == there + 1 }).await;
+    let mut second = client::begin_chat(ramjet.api, "", &later("bert", 2)).await.unwrap();
+    until("the second waits", || async { ramjet.metric("ramjet_queue_length").await == 1.0 }).await;
+    assert_eq!(client::chat(ramjet.api, "", &later("dora", 0)).await.unwrap().status, 200);
+    assert_eq!(engine.seen().len(), there + 2, "the newcomer went, the second waits");
+    engine.call();
+    assert_eq!(first.answer().await.unwrap().status, 200);
+    assert_eq!(second.answer().await.unwrap().status, 200);
+    ramjet.settled().await;
+    assert_eq!(ramjet.metric("ramjet_queue_length").await, 0.0);
+}
