@@ -45,6 +45,7 @@
 //! | what is read again while requests run? | `server/reload.rs` |
 //! | who holds what? | [`prefix::index`], [`prefix::residency`], [`prefix::turns`]; what was given an id: [`fleet::pins`] |
 //! | who waits when more is asked than may run, and who is turned away? | [`policy::queue`], [`fleet::gate`], `proxy/queue.rs` |
+//! | whose prompt is read first where caches are too small for all? | [`policy::room`] |
 //! | when is an attempt repeated? | [`policy::retry`], `proxy/retry.rs` |
 //! | when is a replica fenced, and for what? | [`policy::standing`], [`policy::health`], [`engine::probe`], [`engine::generation`] |
 //! | when is it frozen, when do its requests fail? | [`policy::progress`], [`policy::errors`], [`engine::watchdog`], `proxy/signals.rs` |

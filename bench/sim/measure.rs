@@ -10,6 +10,8 @@ pub(crate) struct Tally {
     pub(crate) turns: u64,
     pub(crate) lost: u64,
     pub(crate) ttft_ms: Vec<f64>,
+    /// how long those had waited that had no first token at the end
+    pub(crate) still_ms: Vec<f64>,
     pub(crate) prompt_tokens: u64,
     pub(crate) reusable_tokens: u64,
     pub(crate) cached_tokens: u64,
@@ -57,6 +59,8 @@ pub(crate) struct Row {
     pub(crate) ttft_p50_s: f64,
     pub(crate) ttft_p95_s: f64,
     pub(crate) ttft_p99_s: f64,
+    /// the longest that anybody waited, those included who still did at the end
+    pub(crate) longest_s: f64,
     /// share of the reusable tokens that were reused
     pub(crate) reused: f64,
     /// share of a session's turns that stay where the one before was
@@ -88,6 +92,7 @@ impl Tally {
             ttft_p50_s: at(0.50),
             ttft_p95_s: at(0.95),
             ttft_p99_s: at(0.99),
+            longest_s: ttft.iter().chain(&self.still_ms).copied().fold(0.0, f64::max) / 1000.0,
             reused: share(self.cached_tokens as f64, self.reusable_tokens as f64),
             sticky: share(self.stayed as f64, self.followed as f64),
             busy: imbalance(&self.busy_ms),
@@ -108,6 +113,7 @@ impl Row {
             ttft_p50_s: of(|r| r.ttft_p50_s),
             ttft_p95_s: of(|r| r.ttft_p95_s),
             ttft_p99_s: of(|r| r.ttft_p99_s),
+            longest_s: of(|r| r.longest_s),
             reused: of(|r| r.reused),
             sticky: of(|r| r.sticky),
             busy: of(|r| r.busy),

@@ -83,8 +83,7 @@ fn row(workload: &Workload, rule: &str, args: &SimArgs) -> Result<Row, String> {
 }
 
 fn once(workload: &Workload, rule: &str, seed: u64) -> Result<Row, String> {
-    let replicas = workload.slowdown.len();
-    let rule = rule::build(rule, replicas).ok_or_else(|| format!("{rule}: no such rule"))?;
+    let rule = rule::build(rule, &workload.caches()).ok_or_else(|| format!("{rule}: no such rule"))?;
     Ok(World::new(workload, rule, workload.clients(seed)).run().row(workload.watch))
 }
 

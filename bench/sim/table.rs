@@ -34,16 +34,17 @@ impl Table<'_> {
         if let (Some((reference, _)), Some((rule, _))) = (reference, self.best(false)) {
             out += &format!(" (reference: {reference}; best rule: {rule})");
         }
-        out += "\n  rule            turns/min  p50 s  p95 s  p99 s  reused  sticky  busy  crowd  err cached/ttft   turns   p95 × reference\n";
+        out += "\n  rule            turns/min  p50 s  p95 s  p99 s  max s  reused  sticky  busy  crowd  err cached/ttft   turns   p95 × reference\n";
         for (name, row) in &self.rows {
             let turns = reference.map_or(0.0, |(_, r)| share(row.per_minute, r.per_minute));
             let p95 = reference.map_or(0.0, |(_, r)| share(row.ttft_p95_s, r.ttft_p95_s));
             out += &format!(
-                "  {name:<15} {:>9.0} {:>6.2} {:>6.2} {:>6.2} {:>6.1}% {:>6.1}% {:>5.2} {:>6.2} {:>6.1}%/{:>5.0}% {turns:>7.3} {p95:>7.2}\n",
+                "  {name:<15} {:>9.0} {:>6.2} {:>6.2} {:>6.2} {:>6.1} {:>6.1}% {:>6.1}% {:>5.2} {:>6.2} {:>6.1}%/{:>5.0}% {turns:>7.3} {p95:>7.2}\n",
                 row.per_minute,
                 row.ttft_p50_s,
                 row.ttft_p95_s,
                 row.ttft_p99_s,
+                row.longest_s,
                 row.reused * 100.0,
                 row.sticky * 100.0,
                 row.busy,
@@ -68,6 +69,7 @@ impl Table<'_> {
                 "ttft_p50_s": row.ttft_p50_s,
                 "ttft_p95_s": row.ttft_p95_s,
                 "ttft_p99_s": row.ttft_p99_s,
+                "longest_s": row.longest_s,
                 "reused": row.reused,
                 "sticky": row.sticky,
                 "imbalance": row.busy,

@@ -110,9 +110,11 @@ impl Workload {
                 Self { warm_up: 0.0, watch: WARM_UP, ..plain(8, Agents(256), "256 coding agents find cold caches") }
             }
             // the conversations of one replica's agents weigh 1.0 to 1.8 million tokens, what they share 0.2 million more
-            "tight-caches" => plain(2, Agents(64), "64 coding agents, caches a little too small").caches(1_300_000),
+            "tight-caches" => {
+                plain(2, Agents(64), "64 coding agents, caches a little too small").with_caches(1_300_000)
+            }
             "small-caches" => {
-                plain(2, Agents(64), "64 coding agents, caches about half of the working set").caches(800_000)
+                plain(2, Agents(64), "64 coding agents, caches about half of the working set").with_caches(800_000)
             }
             "one-small" => Self {
                 first_kv_tokens: Some(600_000),
@@ -157,7 +159,7 @@ impl Workload {
         self
     }
 
-    fn caches(self, kv_tokens: usize) -> Self {
+    fn with_caches(self, kv_tokens: usize) -> Self {
         Self { kv_tokens, ..self }
     }
 
@@ -171,6 +173,11 @@ impl Workload {
             Population::Rag(per_s) => Box::new(Rag::new(*per_s, self.warm_up + self.watch, seed)),
             Population::Trace(trace) => Box::new(trace.clone()),
         }
+    }
+
+    /// Tokens that the engines' caches hold, replica by replica.
+    pub(crate) fn caches(&self) -> Vec<usize> {
+        (0..self.slowdown.len()).map(|replica| self.engine(replica).kv_tokens).collect()
     }
 
     /// What a replica's engine is made of.

@@ -111,6 +111,8 @@ impl<'a> World<'a> {
         self.run_until(end);
         let busy = |engine: &Engine| engine.stats().busy_ms;
         self.tally.busy_ms = self.engines.iter().zip(&self.busy_before).map(|(e, before)| busy(e) - before).collect();
+        let waiting = self.flights.iter().flatten().filter(|flight| flight.first.is_none());
+        self.tally.still_ms = waiting.map(|flight| end - flight.asked).collect();
         let flying = self.flights.iter().flatten().count() as u64;
         debug_assert_eq!(self.started, self.ended + flying, "a request ends exactly once");
         debug_assert!(flying > 0 || self.rule.booked() == 0, "nothing runs, nothing is booked");

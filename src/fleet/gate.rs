@@ -3,7 +3,7 @@
 //! A [`Permit`] is one request's room; it is given back on drop and handed at once to whoever is next: under the same lock,
 //! so that no room is ever free that somebody in the queue could use, and whoever comes new overtakes nobody. One that
 //! is handed room does not have to use that replica: it is placed anew, and may exchange its permit for another replica
-//! that has room.
+//! that has room. A gate of turns limits nothing but how soon one follows another at a replica.
 //!
 //! **Invariant: who waits holds no room**, so whatever waits for whatever, running requests end and the queue moves on.
 
@@ -53,6 +53,8 @@ struct Room {
     at: Vec<u32>,
     most: u32,
     most_at: u32,
+    /// By slot: until when nobody is let in, on the gate's clock; those that are missing do not rest.
+    rests: Vec<f64>,
 }
 
 #[derive(Debug)]
@@ -109,10 +111,30 @@ impl Gate {
         if limits.inflight.is_none() && limits.per_replica.is_none() {
             return None;
         }
+        Some(Self::of(limits, clock))
+    }
+
+    /// One that lets one after the other go to each replica; whoever it lets in says when the next one may. Nobody is turned
+    /// away.
+    pub fn of_turns(clock: Clock) -> Arc<Self> {
+        Self::of(Limits { inflight: None, per_replica: Some(1), queue: usize::MAX }, clock)
+    }
+
+    fn of(limits: Limits, clock: Clock) -> Arc<Self> {
         let (most, most_at) = most(limits);
-        let room = Room { inflight: 0, at: Vec::new(), most, most_at };
+        let room = Room { inflight: 0, at: Vec::new(), most, most_at, rests: Vec::new() };
         let state = State { room, queue: FairQueue::new(limits.queue), drain: Drain::default() };
-        Some(Arc::new(Gate { state: Mutex::new(state), clock }))
+        Arc::new(Gate { state: Mutex::new(state), clock })
+    }
+
+    /// Lets nobody go to `replica` for so many milliseconds from now on; who waits hears of it when somebody looks again.
+    pub fn rest(&self, replica: ReplicaId, ms: f64) {
+        let until = self.clock.now() + ms;
+        let rests = &mut self.state.lock().room.rests;
+        if rests.len() <= replica.index() {
+            rests.resize(replica.index() + 1, 0.0);
+        }
+        rests[replica.index()] = until;
     }
 
     /// Asks for room at one of `wanted`, the best first; who has none waits in `line`.
@@ -126,8 +148,9 @@ impl Gate {
     }
 
     fn come(self: &Arc<Self>, wanted: Wanted, line: Line, is_known: bool) -> Entry {
+        let now = self.clock.now();
         let state = &mut *self.state.lock();
-        if let Some(place) = state.room.find(&wanted) {
+        if let Some(place) = state.room.find(&wanted, now) {
             let replica = wanted[place];
             state.room.take(replica);
             return Entry::In(place, Permit { gate: self.clone(), replica });
@@ -138,7 +161,7 @@ impl Gate {
             true => Some(state.queue.push_again(line, waiter)),
             false => state.queue.push(line, waiter),
         };
-        state.notice(self.clock.now());
+        state.notice(now);
         match ticket {
             Some(ticket) => Entry::Wait(Waiting { gate: self.clone(), line, ticket, told, is_over: false }),
             None => Entry::Full,
@@ -159,13 +182,14 @@ impl Gate {
 
     /// The place in the list where the permit is for now.
     fn exchange(&self, wanted: &Wanted, permit: &mut Permit) -> Option<usize> {
+        let now = self.clock.now();
         let state = &mut *self.state.lock();
-        let place = wanted.iter().position(|id| *id == permit.replica || state.room.fits(*id))?;
+        let place = wanted.iter().position(|id| *id == permit.replica || state.room.fits(*id, now))?;
         if wanted[place] != permit.replica {
             state.room.give_back(permit.replica);
             permit.replica = wanted[place];
             state.room.take(permit.replica);
-            state.hand_out();
+            state.hand_out(now);
         }
         Some(place)
     }
@@ -173,11 +197,12 @@ impl Gate {
     /// A request that waits has had another look at the fleet.
     fn look_again(self: &Arc<Self>, wanted: Wanted, mut waiting: Waiting) -> Entry {
         {
+            let now = self.clock.now();
             let state = &mut *self.state.lock();
             if let Some(waiter) = state.queue.get_mut(waiting.line, waiting.ticket) {
                 waiter.wanted.clone_from(&wanted);
-                state.hand_out();
-                state.notice(self.clock.now());
+                state.hand_out(now);
+                state.notice(now);
             }
         }
         match waiting.try_take() {
@@ -188,11 +213,12 @@ impl Gate {
 
     /// Changes the limits. Who is in stays in; room that there is now is handed out at once.
     pub fn change(&self, limits: Limits) {
+        let now = self.clock.now();
         let state = &mut *self.state.lock();
         (state.room.most, state.room.most_at) = most(limits);
         state.queue.resize(limits.queue);
-        state.hand_out();
-        state.notice(self.clock.now());
+        state.hand_out(now);
+        state.notice(now);
     }
 
     /// Requests that wait.
@@ -215,12 +241,12 @@ fn most(limits: Limits) -> (u32, u32) {
 
 impl State {
     /// Hands all room that somebody waits for to whoever is next.
-    fn hand_out(&mut self) {
+    fn hand_out(&mut self, now: f64) {
         let State { room, queue, .. } = self;
         // a full router suits nobody: not worth a look at everybody
         while room.inflight < room.most {
-            let Some(waiter) = queue.take(|waiter| room.find(&waiter.wanted).is_some()) else { return };
-            let Some(place) = room.find(&waiter.wanted) else { return };
+            let Some(waiter) = queue.take(|waiter| room.find(&waiter.wanted, now).is_some()) else { return };
+            let Some(place) = room.find(&waiter.wanted, now) else { return };
             let replica = waiter.wanted[place];
             // who has left is not in the queue any longer
             if waiter.tell.send(replica).is_ok() {
@@ -229,9 +255,9 @@ impl State {
         }
     }
 
-    fn give_back(&mut self, replica: ReplicaId) {
+    fn give_back(&mut self, replica: ReplicaId, now: f64) {
         self.room.give_back(replica);
-        self.hand_out();
+        self.hand_out(now);
     }
 
     /// Whether somebody waits, for the pace at which the queue goes.
@@ -241,15 +267,16 @@ impl State {
 }
 
 impl Room {
-    fn fits(&self, replica: ReplicaId) -> bool {
-        self.at.get(replica.index()).is_none_or(|n| *n < self.most_at)
+    fn fits(&self, replica: ReplicaId, now: f64) -> bool {
+        let slot = replica.index();
+        self.at.get(slot).is_none_or(|n| *n < self.most_at) && self.rests.get(slot).is_none_or(|until| *until <= now)
     }
 
-    fn find(&self, wanted: &Wanted) -> Option<usize> {
+    fn find(&self, wanted: &Wanted, now: f64) -> Option<usize> {
         if self.inflight >= self.most {
             return None;
         }
-        wanted.iter().position(|id| self.fits(*id))
+        wanted.iter().position(|id| self.fits(*id, now))
     }
 
     fn take(&mut self, replica: ReplicaId) {
@@ -279,7 +306,7 @@ impl Drop for Permit {
         let now = self.gate.clock.now();
         let mut state = self.gate.state.lock();
         state.drain.ended(now);
-        state.give_back(self.replica);
+        state.give_back(self.replica, now);
         state.notice(now);
     }
 }
@@ -295,7 +322,7 @@ impl Waiting {
     }
 
     /// The room that was handed to it, if any was.
-    fn try_take(&mut self) -> Option<Permit> {
+    pub fn try_take(&mut self) -> Option<Permit> {
         self.told.try_recv().ok().map(|replica| self.permit(replica))
     }
 
@@ -310,14 +337,15 @@ impl Drop for Waiting {
         if self.is_over {
             return;
         }
+        let now = self.gate.clock.now();
         let mut state = self.gate.state.lock();
         let left = state.queue.remove(self.line, self.ticket);
         if left.is_none()
             && let Ok(replica) = self.told.try_recv()
         {
-            state.give_back(replica);
+            state.give_back(replica, now);
         }
-        state.notice(self.gate.clock.now());
+        state.notice(now);
     }
 }
 

@@ -153,8 +153,15 @@ mod tests {
             units: 1,
         };
         let ranked = [3, 1, 2].map(ranked).into_iter().collect();
-        let mut decision =
-            Decision { ranked, preferred: 3, reason: Reason::Load, gate: Gate::Open, flight: None, hint: None };
+        let mut decision = Decision {
+            ranked,
+            preferred: 3,
+            reason: Reason::Load,
+            gate: Gate::Open,
+            crowded: false,
+            flight: None,
+            hint: None,
+        };
         let order = |d: &Decision| d.ranked.iter().map(|r| r.id.0).collect::<Vec<_>>();
         put_first(&mut decision, ReplicaId(9));
         assert_eq!((order(&decision), decision.reason), (vec![3, 1, 2], Reason::Load));

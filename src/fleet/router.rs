@@ -12,6 +12,7 @@ use super::steps::{Change, Full, note, note_choice};
 use crate::policy::flight::hold_ms;
 use crate::policy::hint::Hint;
 use crate::policy::queue::{Line, pass_over};
+use crate::policy::room;
 use crate::policy::select::{Decision, Ranked, RouteRequest};
 use crate::prefix::fingerprint::Ends;
 use crate::types::{Priority, ReplicaId};
@@ -38,6 +39,8 @@ pub struct Router {
     turns: [AtomicU64; KINDS],
     /// Limits on what is in flight, if there are any.
     gate: ArcSwapOption<Gate>,
+    /// Guests, who take turns in being read.
+    guests: Arc<Gate>,
 }
 
 /// A prompt to place.
@@ -81,6 +84,8 @@ pub enum Unplaced {
     Nowhere,
     /// All candidates are full, and it waits.
     Waits(Waiting),
+    /// It is a guest, and others are read before it.
+    Guest(Waiting),
     /// All are, and so is the queue.
     QueueFull,
 }
@@ -92,6 +97,8 @@ pub struct Asking {
     pub line: Line,
     /// Whether it has room, or waits, already.
     pub standing: Standing,
+    /// The same of its turn as a guest; `None` if it has had that.
+    pub turn: Option<Standing>,
 }
 
 /// What a placed prompt does next.
@@ -106,12 +113,14 @@ pub enum Next {
 impl Router {
     /// A router over the members of `balancer`, whose `Config` is `fleet`.
     pub fn new(fleet: Arc<Fleet>, balancer: Arc<LoadBalancer<CacheAware>>) -> Self {
+        let guests = Gate::of_turns(fleet.clock());
         Router {
             fleet,
             balancer,
             booking: Mutex::new(()),
             turns: [const { AtomicU64::new(0) }; KINDS],
             gate: ArcSwapOption::empty(),
+            guests,
         }
     }
 
@@ -178,8 +187,15 @@ impl Router {
             }
             None => self.fleet.spare(&mut decision, prompt.ends),
         };
-        let (full, permit) = self.admit(&mut decision, prompt.pinned, asking)?;
+        let Asking { line, standing, turn } = asking;
+        let passed = match turn {
+            Some(turn) => self.await_turn(&mut decision, prompt, request, (line.priority, turn))?,
+            None => Full::new(),
+        };
+        let (mut full, permit) = self.admit(&mut decision, prompt.pinned, (line, standing))?;
         let first = *decision.ranked.first().ok_or(Unplaced::Nowhere)?;
+        full.extend(passed);
+        full.retain(|id| *id != first.id);
         let reservation = self.fleet.reserve(first, prompt).ok_or(Unplaced::Nowhere)?.within(permit);
         let next = match self.leader(&decision, prompt, patience_ms) {
             Some((leader, at_most)) => Next::Wait(leader, at_most),
@@ -190,16 +206,53 @@ impl Router {
         Ok(Placed { decision, reservation, next })
     }
 
+    /// Lets a guest go on when it is its turn at a replica that would do, which then goes first; see [`room`]. Those before
+    /// which it goes.
+    fn await_turn(
+        &self,
+        decision: &mut Decision,
+        prompt: Prompt<'_>,
+        request: RouteRequest,
+        (priority, turn): (Priority, Standing),
+    ) -> Result<Full, Unplaced> {
+        let Some(first) = decision.ranked.first().filter(|_| decision.crowded) else { return Ok(Full::new()) };
+        let absence = self.fleet.residency.read().absence(prompt.ends.previous, first.id);
+        let Some((before, strain)) = absence else { return Ok(Full::new()) };
+        if !room::is_guest(before.min(request.tokens.prompt) - first.held, strain) {
+            return Ok(Full::new());
+        }
+        let wanted = wanted(decision, prompt.pinned);
+        let is_idle = |id: &&ReplicaId| self.fleet.replica(**id).is_some_and(|r| r.inflight() == 0);
+        // where nobody is, nobody has to be left in peace
+        wanted.iter().filter(is_idle).for_each(|id| self.guests.rest(*id, 0.0));
+        let replicas = count(wanted.len());
+        // one that nothing names is a session of its own
+        let line = Line { priority, session: prompt.session.map_or(request.salt, |session| session.key) };
+        match self.guests.enter(wanted, line, turn) {
+            Entry::In(place, turn) => {
+                let passed = decision.ranked.iter().take(place).map(|r| r.id).collect();
+                pass_over(decision, place);
+                let price = decision.ranked.of(turn.replica()).map(|r| r.price).unwrap_or_default();
+                let waiting = count(self.guests.waiting()) / replicas;
+                self.guests.rest(turn.replica(), room::turn_ms(price.queue, price.prefill, waiting));
+                Ok(passed)
+            }
+            Entry::Wait(waiting) => Err(Unplaced::Guest(waiting)),
+            // its queue has no end
+            Entry::Full => Err(Unplaced::QueueFull),
+        }
+    }
+
     /// Room at the best replica that has any, which then goes first.
     fn admit(
         &self,
         decision: &mut Decision,
         pinned: Option<ReplicaId>,
-        asking: Asking,
+        (line, standing): (Line, Standing),
     ) -> Result<(Full, Option<Permit>), Unplaced> {
         let gate = self.gate.load();
         let Some(gate) = &*gate else { return Ok((Full::new(), None)) };
-        match gate.enter(wanted(decision, pinned), asking.line, asking.standing) {
+        match gate.enter(wanted(decision, pinned), line, standing) {
             Entry::In(place, permit) => {
                 let full = decision.ranked.iter().take(place).map(|r| r.id).collect();
                 pass_over(decision, place);
@@ -253,10 +306,18 @@ pub(super) fn wanted(decision: &Decision, pinned: Option<ReplicaId>) -> Wanted {
     decision.ranked.iter().take(group).map(|r| r.id).collect()
 }
 
+fn count(n: usize) -> f64 {
+    f64::from(u32::try_from(n).unwrap_or(u32::MAX))
+}
+
 impl Default for Asking {
     /// A request that has just come, of no session.
     fn default() -> Self {
-        Asking { line: Line { priority: Priority::Interactive, session: 0 }, standing: Standing::New }
+        Asking {
+            line: Line { priority: Priority::Interactive, session: 0 },
+            standing: Standing::New,
+            turn: Some(Standing::New),
+        }
     }
 }
 

@@ -2,8 +2,9 @@
 //! order, and sequences being decoded. Pure; time comes in as milliseconds on any clock.
 //!
 //! Engines read prompts one after another, so the time until a new prompt's turn is what is left of those before it.
-//! When a first token comes, the next prompt begins then, whatever was predicted: errors do not add up. An answer that
-//! is not streamed shows no first token; its prompt is taken for read when its predicted time is over.
+//! When a first token comes, the next prompt begins then, whatever was predicted: errors do not add up; and those before
+//! it are read, though they have not shown it yet. An answer that is not streamed shows no first token; its prompt is taken
+//! for read when its predicted time is over, or a later one's first token comes.
 
 use super::cost::Prospect;
 use super::estimate::Rates;
@@ -99,6 +100,8 @@ impl Backlog {
         self.settle(now);
         let at = self.waiting.iter().position(|w| w.ticket == ticket.0)?;
         let read = self.waiting.remove(at);
+        // those of one batch, or whoever shows no token: there is nothing left to read of them
+        self.waiting[..at].iter_mut().for_each(|before| before.prefill_ms = 0.0);
         let took_ms = (now - self.turn_began.max(read.begun)).max(0.0);
         self.turn_began = now;
         self.prefilled_ms += took_ms;
@@ -338,6 +341,26 @@ mod tests {
             b.end(ticket, 1000.0);
         }
         assert_eq!(b.requests(), 0);
+    }
+
+    #[test]
+    fn whoever_is_answered_before_those_ahead_tells_that_they_are_read() {
+        for streams in [true, false] {
+            let mut b = Backlog::default();
+            // a leader that should take 5 s takes 3; its follower's token comes first
+            let leader = b.begin(0.0, 5000.0, streams);
+            let follower = b.begin(10.0, 100.0, true);
+            let next = b.begin(20.0, 400.0, true);
+            assert_eq!(b.first_token(follower, 3100.0), Some(Read { took_ms: 3090.0 }));
+            assert_eq!((b.remaining_ms(3100.0), b.requests()), (400.0, 3));
+            // the leader's own token may still come, and teaches that it took no time of its own
+            assert_eq!(b.first_token(leader, 3100.0), streams.then_some(Read { took_ms: 0.0 }));
+            assert_eq!((b.remaining_ms(3200.0), b.prospect(START, 3200.0).decoding), (300.0, 2.0));
+            for ticket in [leader, follower, next] {
+                b.end(ticket, 4000.0);
+            }
+            assert_eq!(b.requests(), 0);
+        }
     }
 
     proptest! {

@@ -13,13 +13,25 @@
 //! `others` are the tokens of the sessions that live there (`prefix::crowd`), `keeps` what the cache was seen to keep
 //! (`prefix::lru`). A session that lives there already is counted in the same way: while it stays, the others lose.
 //!
-//! Where not all sessions fit into all caches, spreading what is too much evenly would spoil every cache. So it is left to
-//! few: the last replicas in the order of their slots, as many as the part of the sessions that does not fit, cost nothing
-//! to live at. Those who live there are read anew at each turn, as all would be otherwise; as soon as there is room
-//! elsewhere, it is cheaper for them to go there. Which replicas it is does not change with the load, or whoever moved
-//! would be driven back.
+//! Where not all sessions fit into all caches together, the fleet is *crowded*: moving them about makes room nowhere, and
+//! nobody pays for what others lose. Instead, what drives others out is rationed. A session that returns and has lost much
+//! of its last prompt is a *guest*. At each replica one guest's prompt is read after another, first come first served, and
+//! after each of them the engine belongs for [`REST`] times as long to those whose prompts are held. The rest is left to the
+//! cache: a guest drives out the session that has been away longest, which is a guest itself when it returns, and is served
+//! from the cache from then on. So sessions take turns in living somewhere, for many requests in a row. A new session does
+//! not wait: it has lost nothing, and may be the only request of its kind.
+//!
+//! A session whose end is just about to be driven out is a guest, too, although it is still held. If it went at once, what
+//! is read before it in the engine's queue would take its end, which is then read again and takes the next one's, and so on
+//! through all: a cache that is one session short spoils them all. While that one stays away, the others have room.
+//!
+//! A guest waits as long as it takes to read those before it, [`REST`] + 1 times, or less where that would be very long:
+//! many guests are read as fast as engines can. Either way that may be longer than all would wait if everybody was read
+//! anew; for it nearly all turns are served at once.
+//!
+//! What is refused: to count who lives where and leave the rest to few replicas, where everybody would wait for them; and to
+//! let guests go whenever an engine is free, which hardly generates while it reads.
 
-use crate::types::ReplicaId;
 use smallvec::SmallVec;
 
 /// A replica's cache as the session of a request sees it.
@@ -37,6 +49,15 @@ pub struct Room {
 
 /// The share of a cache that sessions may fill: answers, sessions that end and prompts of no session need some, too.
 const FULL: f64 = 0.85;
+/// Tokens of a guest's prompt that have to be read, at least: less drives out next to nothing.
+const GUEST: f64 = 4096.0;
+/// The part of a cache beyond which what was used before may be gone any moment: as exactly as distances are known.
+const EDGE: f64 = 0.9;
+/// For how many times as long as a guest's prompt is read no other one is read at its replica.
+pub const REST: f64 = 3.0;
+/// The longest that guests are to wait, in milliseconds, if they can be read in that time: half of what clients usually
+/// wait for. Where it would take longer they are left less time in between, if need be none.
+const LONGEST_MS: f64 = 300_000.0;
 
 impl Room {
     /// For any number of sessions.
@@ -54,45 +75,46 @@ impl Room {
     }
 }
 
-/// What the sessions of each candidate lose, in the order of the candidates; empty where nobody loses anything.
+/// What the sessions of each candidate lose, in the order of the candidates.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Losses(SmallVec<[f64; 8]>);
+pub struct Losses {
+    /// Empty where nobody loses anything by a choice.
+    each: SmallVec<[f64; 8]>,
+    /// Whether the sessions of all candidates need more than all caches keep.
+    pub crowded: bool,
+}
 
 impl Losses {
     /// Tokens, candidate by candidate.
     pub fn each(&self) -> impl Iterator<Item = f64> + '_ {
-        self.0.iter().copied().chain(std::iter::repeat(0.0))
+        self.each.iter().copied().chain(std::iter::repeat(0.0))
     }
 }
 
-/// What the other sessions of each of `rooms` lose by this one. `excess` and `few` as in the head of this module.
-pub fn losses<'a>(rooms: impl Iterator<Item = (ReplicaId, &'a Room)> + Clone) -> Losses {
-    let (mut needs, mut keeps, mut own, mut all, mut fit) = (0.0, 0.0, 0.0f64, 0, true);
-    for (_, room) in rooms.clone() {
+/// What the other sessions of each of `rooms` lose by this one.
+pub fn losses<'a>(rooms: impl Iterator<Item = &'a Room> + Clone) -> Losses {
+    let (mut needs, mut keeps, mut own, mut fit) = (0.0, 0.0, 0.0f64, true);
+    for room in rooms.clone() {
         needs += room.others;
         keeps += room.keeps * FULL;
         own = own.max(room.own);
-        all += 1;
         fit &= room.excess() <= 0.0;
     }
-    if fit {
-        return Losses::default();
-    }
-    let mut lost: SmallVec<[f64; 8]> = rooms.clone().map(|(_, room)| room.lost()).collect();
-    needs += own;
-    if needs > keeps {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most all")]
-        let few = (f64::from(all) * (needs - keeps) / needs).ceil() as usize;
-        let mut ids: SmallVec<[ReplicaId; 64]> = rooms.clone().map(|(id, _)| id).collect();
-        ids.sort_unstable();
-        let first = ids.get(ids.len() - few.min(ids.len())).copied();
-        for (lost, (id, _)) in lost.iter_mut().zip(rooms) {
-            if first.is_some_and(|first| id >= first) {
-                *lost = 0.0;
-            }
-        }
-    }
-    Losses(lost)
+    let crowded = needs + own > keeps;
+    let each = if fit || crowded { SmallVec::new() } else { rooms.map(Room::lost).collect() };
+    Losses { each, crowded }
+}
+
+/// Whether a session that returns to a crowded fleet is a guest: `again` tokens of its last prompt have to be read again, and
+/// `strain` is the part of the cache that was used since it was last there.
+pub fn is_guest(again: f64, strain: f64) -> bool {
+    again > GUEST || strain > EDGE
+}
+
+/// Milliseconds after which the next guest may go to a replica, once one goes there that waits for `queue` and then takes
+/// `prefill` to read, while `waiting` others wait for each replica.
+pub fn turn_ms(queue: f64, prefill: f64, waiting: f64) -> f64 {
+    queue + (LONGEST_MS / waiting).clamp(prefill, prefill * (1.0 + REST))
 }
 
 #[cfg(test)]
@@ -105,7 +127,7 @@ mod tests {
     }
 
     fn lost<const N: usize>(rooms: [Room; N]) -> Vec<f64> {
-        losses((0..).map(ReplicaId).zip(&rooms)).each().take(N).collect()
+        losses(rooms.iter()).each().take(N).collect()
     }
 
     #[test]
@@ -121,10 +143,26 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_nowhere_is_left_to_few_of_them_always_the_same() {
-        assert_eq!(lost([room(1000.0, 900.0), room(1000.0, 900.0)]), [900.0 * 50.0 / 100.0, 0.0]);
-        assert_eq!(lost([room(1000.0, 820.0), room(1000.0, 2400.0)]), [820.0, 0.0]);
-        assert_eq!(lost([room(1000.0, 820.0), room(1000.0, 820.0), room(1000.0, 5000.0)])[1..], [0.0, 0.0]);
+    fn where_not_all_fit_nobody_pays_and_the_fleet_is_crowded() {
+        let crowded = |rooms: &[Room]| losses(rooms.iter()).crowded;
+        assert_eq!(lost([room(1000.0, 900.0), room(1000.0, 900.0)]), [0.0, 0.0]);
+        assert!(crowded(&[room(1000.0, 900.0), room(1000.0, 760.0)]));
+        assert!(!crowded(&[room(1000.0, 900.0), room(1000.0, 740.0)]), "one of them could go elsewhere");
+        assert!(!crowded(&[Room::ENDLESS]) && !crowded(&[room(1000.0, 9000.0), Room::ENDLESS]) && !crowded(&[]));
+    }
+
+    #[test]
+    fn a_guest_has_lost_much_or_is_about_to() {
+        assert!(is_guest(20_000.0, 0.2) && is_guest(0.0, 0.95) && !is_guest(1000.0, 0.8));
+    }
+
+    #[test]
+    fn many_guests_follow_each_other_sooner_and_none_before_the_other_is_read() {
+        assert_eq!(turn_ms(100.0, 5000.0, 0.0), 20_100.0);
+        assert_eq!(turn_ms(100.0, 5000.0, 10.0), 20_100.0);
+        assert_eq!(turn_ms(100.0, 5000.0, 30.0), 10_100.0);
+        assert_eq!(turn_ms(100.0, 5000.0, 1000.0), 5100.0);
+        assert_eq!(turn_ms(0.0, 0.0, 0.0), 0.0);
     }
 
     proptest! {
@@ -136,7 +174,7 @@ mod tests {
                 rooms.iter().map(|&(keeps, others)| Room { keeps, others, own, sessions: 1.0 }).collect()
             };
             let these = all(own);
-            let some = losses((0..).map(ReplicaId).zip(&these));
+            let some = losses(these.iter());
             for (lost, room) in some.each().zip(&these) {
                 prop_assert!((0.0..=room.others.min(room.keeps)).contains(&lost));
                 let larger = Room { own: own + more, ..*room };

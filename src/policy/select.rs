@@ -117,6 +117,8 @@ pub struct Decision {
     pub hint: Option<HintUse>,
     /// What the lane for long prompts had to do with it.
     pub gate: Gate,
+    /// Whether the caches are too small for the sessions that live there, and guests are to take turns: see [`room`].
+    pub crowded: bool,
     /// How many of the first are preferred as a group: failover goes through them before any other.
     pub preferred: usize,
 }
@@ -162,7 +164,8 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
         least: peers.least.min(c.overlap),
     });
     let order = Order { by_overlap: looks_at_overlap(params.policy), turn: turn(pool().map(|c| c.id), request.salt)? };
-    let lost = room::losses(pool().map(|c| (c.id, &c.prospect.room)));
+    let lost = room::losses(pool().map(|c| &c.prospect.room));
+    let crowded = lost.crowded && params.policy == PolicyKind::Cost;
     let mut list = SmallVec::with_capacity(candidates.len());
     list.extend(pool().zip(lost.each()).map(|(c, lost)| rank(request, c, lost, peers, params)));
     let ranked = Ranking::new(list, order);
@@ -173,7 +176,7 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
         policy if looks_at_overlap(policy) && request.blocks > 0 => affinity_reason(ranked.first(), peers),
         _ => Reason::Load,
     };
-    Some(Decision { preferred: ranked.len(), ranked, reason, flight: None, hint: None, gate: Gate::Open })
+    Some(Decision { preferred: ranked.len(), ranked, reason, flight: None, hint: None, gate: Gate::Open, crowded })
 }
 
 /// Whose turn it is among equals: one after the other, in the order of their slots.

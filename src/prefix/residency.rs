@@ -9,9 +9,12 @@
 //! evicted blocks get no credit; and one that denies, again and again, all of what it was believed to hold has lost its
 //! cache: restarted behind the same address, or flushed.
 
+mod belief;
 mod costs;
 mod look;
 pub mod state;
+
+pub use belief::Belief;
 
 use super::crowd::{Crowd, Residents, Session};
 use super::fingerprint::{Ends, Place};
@@ -34,20 +37,6 @@ impl Claim {
     pub fn number(self) -> u64 {
         self.number
     }
-}
-
-/// What was believed of a prompt when it was claimed, to be compared with what its answer reports.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Belief {
-    /// Leading blocks that its replica once held, not counting those that another pending claim alone vouched for.
-    pub known: u32,
-    /// Of these, the blocks that were not believed to be evicted.
-    pub held: u32,
-    /// When the known ones were last used: at which claim, and how many tokens were touched since.
-    runs: Vec<Mark<(Stamp, f64)>>,
-    /// Tokens of a block, and of all of it, as far as they were known.
-    block: f64,
-    prompt: f64,
 }
 
 /// The size of a prompt, and where its turns end.
@@ -326,6 +315,18 @@ impl Residency {
         self.replicas.get(replica.index()).and_then(|at| at.lru.keeps())
     }
 
+    /// The session whose turn before ended at `previous`: tokens of its prompt then, and the part of its cache that
+    /// `replica` has used since it was last there: 0 where that is not known, 1 where its blocks are driven out.
+    pub fn absence(&self, previous: Option<Place>, replica: ReplicaId) -> Option<(f64, f64)> {
+        let session = self.session(previous)?;
+        let strain = || {
+            let lru = &self.replicas.get(replica.index())?.lru;
+            let (keeps, used) = (lru.keeps()?, session.last_use(replica)?);
+            Some(lru.back().distance(stamp(used), keeps) / keeps)
+        };
+        Some((session.trunk + session.tokens, strain().unwrap_or(0.0)))
+    }
+
     /// The cache of `replica` holds so many tokens.
     pub fn set_capacity(&mut self, replica: ReplicaId, tokens: f64) {
         self.at(replica).lru.set_capacity(tokens);
@@ -357,29 +358,6 @@ impl Residency {
         let pending = &mut self.replicas.get_mut(claim.replica.index())?.pending;
         let at = pending.iter().position(|p| p.number == claim.number)?;
         Some(pending.swap_remove(at))
-    }
-}
-
-impl Belief {
-    /// Leading tokens that were believed to be held, and those that once were.
-    pub fn tokens(&self) -> (f64, f64) {
-        (f64::from(self.held) * self.block, f64::from(self.known) * self.block)
-    }
-
-    /// The last use of a block that was there, at `depth`: at which claim, and how many tokens were touched since, those
-    /// of its own prompt that go before it not counted. `None` where others may have used it. `block` tokens a block.
-    fn kept(&self, depth: f64, block: f64) -> Option<(Stamp, f64)> {
-        let run = self.runs.iter().find(|run| f64::from(run.end) >= depth)?;
-        self.gone(depth, block).filter(|_| run.own)
-    }
-
-    /// The same of a block that was not there, or of the first one after it that nobody else uses: it is gone, too.
-    fn gone(&self, depth: f64, block: f64) -> Option<(Stamp, f64)> {
-        let run = self.runs.iter().find(|run| run.own && f64::from(run.end) >= depth)?;
-        let start = self.runs.iter().rev().find(|r| r.end < run.end).map_or(0.0, |r| f64::from(r.end));
-        let (used, distance) = run.used;
-        let before = (f64::from(run.end) - depth.max(start)) * block;
-        (depth > 0.0).then(|| (used, (distance - before).max(0.0)))
     }
 }
 

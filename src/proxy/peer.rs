@@ -3,6 +3,7 @@
 
 use super::context::{Attempt, Context, Route};
 use super::headers::wants_websocket;
+use super::queue::Stay;
 use super::request::refuse;
 use super::{Phases, Proxy, body, explain, rank, upgrade};
 use crate::api::errors::ErrorKind;
@@ -13,7 +14,7 @@ use crate::fleet::replica::Replica;
 use crate::fleet::reservation::Reservation;
 use crate::fleet::router::{Asking, Next, Placed, Unplaced};
 use crate::policy::flight::Flight;
-use crate::policy::queue::Shed;
+use crate::policy::queue::{Line, Shed};
 use crate::policy::retry::{Failure, Verdict, next_place};
 use crate::policy::select::{Decision, Ranked};
 use crate::telemetry::metrics::InflightGuard;
@@ -117,11 +118,13 @@ impl Proxy {
         patience: &Patience,
         mut standing: Standing,
     ) -> Result<Placed> {
+        let mut turn = Some(Standing::New);
         let line = self.router.gate().map(|_| Self::line(session, ctx));
-        let mut stay = Self::stay(ctx);
+        let (mut stay, mut guest) = (Self::stay(ctx), Stay::without_end());
         loop {
             let started = Instant::now();
-            let asking = line.map_or_else(Asking::default, |line| Asking { line, standing });
+            let line = line.unwrap_or(Line { priority: ctx.priority, session: 0 });
+            let asking = Asking { line, standing, turn };
             let placed = self.router.place_as(ctx.prompt.to_place(chain), patience.left_ms(), asking);
             match placed {
                 Ok(placed) => {
@@ -133,6 +136,11 @@ impl Proxy {
                 Err(Unplaced::QueueFull) => return self.turn_away(ctx, Shed::QueueFull),
                 Err(Unplaced::Waits(waiting)) => {
                     standing = self.wait_for_room(session, ctx, waiting, &mut stay).await?;
+                    turn = None;
+                }
+                Err(Unplaced::Guest(waiting)) => {
+                    turn = Some(self.wait_for_room(session, ctx, waiting, &mut guest).await?);
+                    standing = Standing::Returning;
                 }
             }
         }

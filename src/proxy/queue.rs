@@ -48,6 +48,13 @@ pub(super) struct Stay {
     began: Option<(Instant, QueueGuard)>,
 }
 
+impl Stay {
+    /// A guest's, who is let in when it is its turn.
+    pub(super) fn without_end() -> Self {
+        Stay { at_most: Duration::MAX, began: None }
+    }
+}
+
 impl Proxy {
     /// A stay that has not begun.
     pub(super) fn stay(ctx: &Context) -> Stay {

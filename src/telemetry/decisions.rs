@@ -202,7 +202,7 @@ mod tests {
         };
         let ranked: Ranking = (0..candidates).map(ranked).collect();
         let preferred = ranked.len();
-        Decision { ranked, reason: Reason::Cold, flight: None, hint: None, gate: Gate::Open, preferred }
+        Decision { ranked, reason: Reason::Cold, flight: None, hint: None, gate: Gate::Open, crowded: false, preferred }
     }
 
     fn record(id: u64, candidates: u16) -> Record {

@@ -11,7 +11,8 @@ Everything that `/metrics` on the admin listener shows, written from the table i
 - **Labels** are closed sets or names from the configuration: no path, no model that a client made up, no prompt text, no host
   unless it is the name of a replica. `upstream`, `from` and `to` are names of replicas; their series go when the replica does.
 - **All series are there from the start**, at zero, so that the first event is a rise. Not so: `ramjet_upstream_failovers_total` (a
-  pair of replicas each), `ramjet_client_key_requests_total`, and the rarer statuses of `ramjet_requests_total` (200, 400, 429,
+  pair of replicas each), `ramjet_client_key_requests_total`, `ramjet_model_*` (a model each, of those that replicas list, 64 at
+  most and the others as one), `ramjet_prompt_break*` (a kind of client and a change each), and the rarer statuses of `ramjet_requests_total` (200, 400, 429,
   499, 500, 502 and 503 are there).
 - **Counters go on over an upgrade**, histograms too: the next process adds what this one counted. `process_*` begin anew.
 - **Buckets**: times to the first token and of requests grow by about two, from a warm prefix on an idle replica (10 ms) to the

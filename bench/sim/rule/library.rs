@@ -14,10 +14,11 @@ use pingora_load_balancing::discovery::Static;
 use pingora_load_balancing::{Backends, LoadBalancer};
 use ramjet::fleet::claim::ClaimGuard;
 use ramjet::fleet::clock::{Clock, Hand};
+use ramjet::fleet::gate::{Standing, Waiting as Queued};
 use ramjet::fleet::landing::{Landing, Leader};
 use ramjet::fleet::replica::{ReplicaSpec, Role};
 use ramjet::fleet::reservation::{Reported, Reservation};
-use ramjet::fleet::router::{Next, Placed, Prompt, Router};
+use ramjet::fleet::router::{Asking, Next, Placed, Prompt, Router, Unplaced};
 use ramjet::fleet::selection::backend;
 use ramjet::fleet::{Fleet, Rules};
 use ramjet::policy::flight::FlightParams;
@@ -36,6 +37,8 @@ const INDEX_BYTES: usize = 256 << 20;
 const AT_ONCE: Thresholds = Thresholds { failures: 1, successes: 1 };
 /// How often somebody who is kept back looks whether his prefix is read, in ms.
 const LOOK: f64 = 10.0;
+/// How often somebody who waits for a turn looks at the fleet again, in ms.
+const LOOK_AGAIN: f64 = 2000.0;
 
 /// A request at its replica.
 struct Booked {
@@ -57,6 +60,7 @@ pub(super) struct Library {
     hand: Hand,
     booked: HashMap<u64, Booked>,
     waiting: HashMap<u64, Waiting>,
+    queued: HashMap<u64, (Queued, f64)>,
     has_hints: bool,
 }
 
@@ -84,8 +88,17 @@ impl Library {
             hand,
             booked: HashMap::new(),
             waiting: HashMap::new(),
+            queued: HashMap::new(),
             has_hints: true,
         }
+    }
+
+    /// The same for a fleet whose engines tell what their caches hold, as vLLM and `SGLang` do.
+    pub(super) fn told(self, caches: &[usize]) -> Self {
+        for (replica, tokens) in self.router.fleet().replicas().iter().zip(caches) {
+            self.router.fleet().learn_capacity(replica.id, u32::try_from(*tokens).unwrap_or(u32::MAX));
+        }
+        self
     }
 
     /// The same for sessions that nothing names: neither their client nor their text.
@@ -104,10 +117,29 @@ impl Library {
     }
 
     /// Chooses and reserves; `None` if there is nobody.
-    fn choose(&self, request: &Request, now: f64) -> Option<Waiting> {
+    fn choose(&mut self, request: &Request, now: f64) -> Option<Waiting> {
+        let turn = match self.queued.remove(&request.id) {
+            None => Standing::New,
+            Some((mut queued, looked)) => match queued.try_take() {
+                Some(permit) => Standing::Inside(permit),
+                None if now - looked >= LOOK_AGAIN => Standing::Waiting(queued),
+                None => {
+                    self.queued.insert(request.id, (queued, looked));
+                    return None;
+                }
+            },
+        };
         let flight = self.router.fleet().params().flight;
-        let Placed { decision, reservation, next } =
-            self.router.place(self.prompt(request), flight.max_hold_ms).ok()?;
+        let asking = Asking { turn: Some(turn), ..Asking::default() };
+        let placed = self.router.place_as(self.prompt(request), flight.max_hold_ms, asking);
+        let Placed { decision, reservation, next } = match placed {
+            Ok(placed) => placed,
+            Err(Unplaced::Guest(queued)) => {
+                self.queued.insert(request.id, (queued, now));
+                return None;
+            }
+            Err(_) => return None,
+        };
         let first = decision.ranked.first()?;
         let expects = self.router.fleet().params().policy == PolicyKind::Cost;
         let ttft_ms = expects.then_some(first.price.queue + first.price.prefill);
@@ -145,7 +177,7 @@ impl Rule for Library {
         self.see(know, now);
         loop {
             let Some(waiting) = self.waiting.remove(&request.id).or_else(|| self.choose(request, now)) else {
-                return 0.0;
+                return if self.queued.contains_key(&request.id) { LOOK } else { 0.0 };
             };
             let over = match &waiting.next {
                 Next::Go(_) => Some(true),

@@ -115,7 +115,7 @@ pub(crate) trait Rule {
 }
 
 /// Every rule by name, in the order of the tables.
-pub(crate) const ALL: [&str; 17] = [
+pub(crate) const ALL: [&str; 18] = [
     "round_robin",
     "least_loaded",
     "load",
@@ -128,6 +128,7 @@ pub(crate) const ALL: [&str; 17] = [
     "relative",
     "cost",
     "hintless",
+    "untold",
     "hold",
     "sticky",
     "oracle_ttft",
@@ -140,11 +141,13 @@ pub(crate) fn is_oracle(name: &str) -> bool {
     name.starts_with("oracle")
 }
 
-/// The rule of this name for so many replicas.
-pub(crate) fn build(name: &str, replicas: usize) -> Option<Box<dyn Rule>> {
+/// The rule of this name for engines whose caches hold so many tokens.
+pub(crate) fn build(name: &str, caches: &[usize]) -> Option<Box<dyn Rule>> {
     use library::Library;
     use oracle::Aim;
-    let library = |kind, basis| Library::new(replicas, kind, basis, FlightMode::Colocate);
+    let replicas = caches.len();
+    let library = |kind, basis| Library::new(replicas, kind, basis, FlightMode::Colocate).told(caches);
+    let cost = || library(PolicyKind::Cost, Basis::Relative);
     let oracle = |aim| Box::new(oracle::Oracle::new(replicas, aim));
     Some(match name {
         "round_robin" => Box::new(simple::RoundRobin::default()),
@@ -158,9 +161,10 @@ pub(crate) fn build(name: &str, replicas: usize) -> Option<Box<dyn Rule>> {
         "absolute" => Box::new(library(PolicyKind::Affinity, Basis::Absolute)),
         "marginal" => Box::new(library(PolicyKind::Affinity, Basis::Marginal)),
         "relative" => Box::new(library(PolicyKind::Affinity, Basis::Relative)),
-        "cost" => Box::new(library(PolicyKind::Cost, Basis::Relative)),
-        "hintless" => Box::new(library(PolicyKind::Cost, Basis::Relative).without_hints()),
-        "hold" => Box::new(Library::new(replicas, PolicyKind::Cost, Basis::Relative, FlightMode::Hold)),
+        "cost" => Box::new(cost()),
+        "hintless" => Box::new(cost().without_hints()),
+        "untold" => Box::new(Library::new(replicas, PolicyKind::Cost, Basis::Relative, FlightMode::Colocate)),
+        "hold" => Box::new(Library::new(replicas, PolicyKind::Cost, Basis::Relative, FlightMode::Hold).told(caches)),
         "oracle_ttft" => oracle(Aim::Ttft),
         "oracle_whole" => oracle(Aim::Whole),
         "oracle_future" => oracle(Aim::Future),

@@ -151,6 +151,29 @@ async fn who_is_turned_away_comes_again_when_the_queue_is_gone() {
     assert!(before == 60 && after < 60, "{before} {after}");
 }
 
+#[tokio::test]
+async fn who_takes_turns_goes_when_it_is_time_in_the_order_in_which_they_came() {
+    let (clock, hand) = Clock::manual();
+    let gate = Gate::of_turns(clock);
+    let first = permit(ask(&gate, &[0, 1], 1));
+    gate.rest(first.replica(), 100.0);
+    drop(first);
+    gate.rest(ReplicaId(1), 300.0);
+    let [one, two] = [2, 3].map(|session| waiting(ask(&gate, &[0, 1], session)));
+    hand.set(99.0);
+    let two = waiting(gate.enter(wanted(&[0, 1]), line(3), Standing::Waiting(two)));
+    hand.set(100.0);
+    // whoever looks first, it is the other one's turn
+    let two = waiting(gate.enter(wanted(&[0, 1]), line(3), Standing::Waiting(two)));
+    let Entry::In(0, turn) = gate.enter(wanted(&[0, 1]), line(2), Standing::Waiting(one)) else { panic!("its turn") };
+    // no time in between
+    gate.rest(turn.replica(), 0.0);
+    drop(turn);
+    let Entry::In(0, last) = gate.enter(wanted(&[0, 1]), line(3), Standing::Waiting(two)) else { panic!("its turn") };
+    drop(last);
+    assert_eq!(inside(&gate), (0, vec![0, 0, 0], 0));
+}
+
 /// Requests at work: at each replica, and in all.
 type Busy = Arc<[AtomicU32; 4]>;
 

@@ -5,9 +5,11 @@ use super::super::replica::Replica;
 use super::super::selection::backend;
 use super::super::testing::spec;
 use super::*;
+use crate::fleet::clock::Clock;
 use crate::policy::flight::FlightParams;
 use crate::policy::select::Params;
 use crate::policy::testing::params;
+use crate::prefix::fingerprint::Place;
 use crate::types::{FlightMode, PolicyKind};
 use pingora_load_balancing::Backends;
 use pingora_load_balancing::discovery::Static;
@@ -20,7 +22,11 @@ async fn router(policy: PolicyKind, replicas: u16) -> Arc<Router> {
     let flight = FlightParams { mode: FlightMode::Hold, max_hold_ms: FOR_EVER, ..FlightParams::default() };
     let params = Params { flight, ..params(policy) };
     let specs = (0..replicas).map(|n| spec(&format!("r{n}"))).collect();
-    let fleet = Arc::new(Fleet::new(specs, params, 1 << 20));
+    over(Fleet::new(specs, params, 1 << 20)).await
+}
+
+async fn over(fleet: Fleet) -> Arc<Router> {
+    let fleet = Arc::new(fleet);
     let members = fleet.replicas().iter().map(|r| backend(r, ([127, 0, 0, 1], 1).into())).collect();
     let balancer = LoadBalancer::from_backends_with_config(Backends::new(Static::new(members)), Some(fleet.clone()));
     balancer.update().await.unwrap();
@@ -144,4 +150,53 @@ async fn when_a_leader_fails_one_of_its_followers_leads() {
     // without patience nobody waits
     let chain = chain(1, 3);
     assert!(matches!(router.place(prompt(&chain), 0.0).unwrap().next, Next::Go(_)));
+}
+
+/// A turn of a session whose turn before ended at `before`, if there was one.
+fn turn(chain: &Arc<[u64]>, before: Option<u64>, own: u64) -> Prompt<'_> {
+    let place = |print| Place { print, blocks: 101 };
+    Prompt { ends: Ends { previous: before.map(place), own: Some(place(own)) }, ..prompt(chain) }
+}
+
+#[tokio::test]
+async fn in_a_crowded_fleet_guests_are_read_in_turn_and_nobody_else_waits() {
+    let (clock, hand) = Clock::manual();
+    let specs = vec![spec("a"), spec("b")];
+    let router = over(Fleet::new(specs, params(PolicyKind::Cost), 1 << 20).on(clock)).await;
+    router.fleet().replicas().iter().for_each(|r| router.fleet().learn_capacity(r.id, 160_000));
+    let chains: Vec<_> = (0..20).map(|n| chain(n, 0)).collect();
+    let ask = |n: usize, before: Option<u64>, turn_of: Option<Standing>| {
+        let own = 100 * n as u64 + before.unwrap_or(0) + 1;
+        router.place_as(turn(&chains[n], before, own), 0.0, Asking { turn: turn_of, ..Asking::default() })
+    };
+    let read = |placed: Placed| {
+        let Next::Go(mut claim) = placed.next else { panic!("it waits") };
+        claim.confirm();
+        placed.reservation
+    };
+    // ten sessions of 50,000 tokens come, and come back: six of them fit
+    for n in 0..10 {
+        drop(read(ask(n, None, Some(Standing::New)).unwrap()));
+        drop(read(ask(n, Some(100 * n as u64 + 1), Some(Standing::New)).unwrap()));
+    }
+    let again = |n: usize, turn_of| ask(n, Some(200 * n as u64 + 2), turn_of);
+    // idle replicas read whoever returns
+    let busy = [0, 1].map(|n| read(again(n, Some(Standing::New)).unwrap()));
+    assert_ne!(busy[0].replica().id, busy[1].replica().id);
+    let waits = |placed| match placed {
+        Err(Unplaced::Guest(waiting)) => waiting,
+        other => panic!("it does not wait: {other:?}"),
+    };
+    let [first, second] = [2, 3].map(|n| waits(again(n, Some(Standing::New))));
+    // who is held, is new, or has had its turn, goes at once
+    let others = [again(9, Some(Standing::New)), ask(12, None, Some(Standing::New)), again(4, None)];
+    let others = others.map(|placed| read(placed.unwrap()));
+    // they go when it is time, one to each replica
+    hand.set(60_000.0);
+    let gone = [(3, second), (2, first)].map(|(n, guest)| read(again(n, Some(Standing::Waiting(guest))).unwrap()));
+    assert_ne!(gone[0].replica().id, gone[1].replica().id);
+    let third = waits(again(5, Some(Standing::New)));
+    // or when nobody is there
+    drop((busy, others, gone));
+    assert!(again(5, Some(Standing::Waiting(third))).is_ok());
 }

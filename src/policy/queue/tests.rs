@@ -159,7 +159,15 @@ fn decision(overlaps: &[u32], reason: Reason) -> Decision {
     });
     let hint = Some(HintUse { home: Some(ReplicaId(0)), break_ms: 1.0, stays: true });
     let flight = Some(Flight::Follower);
-    Decision { ranked: ranked.collect(), reason, flight, hint, gate: Gate::Open, preferred: overlaps.len() }
+    Decision {
+        ranked: ranked.collect(),
+        reason,
+        flight,
+        hint,
+        gate: Gate::Open,
+        crowded: false,
+        preferred: overlaps.len(),
+    }
 }
 
 #[test]

@@ -18,6 +18,35 @@ fn believe(r: &mut Residency, chain: &Arc<[u64]>) -> (Claim, Belief) {
     r.claim(chain, Size { prompt: chain.len() as f64 * BLOCK + 100.0, block: BLOCK, ends: Ends::default() }, R)
 }
 
+#[test]
+fn how_long_a_session_was_away_is_told_by_what_was_used_since() {
+    let mut r = Residency::new(1 << 20);
+    let ends = |before: u64, own: u64| {
+        let place = |print| (print > 0).then_some(Place { print, blocks: 10 });
+        Ends { previous: place(before), own: place(own) }
+    };
+    let turn = |r: &mut Residency, name: u64, before: u64, own: u64| {
+        let size = Size { prompt: 10.0 * BLOCK, block: BLOCK, ends: ends(before, own) };
+        let (claim, _) = r.claim(&session(name, 10), size, R);
+        r.confirm(claim);
+        r.ended(claim, size.ends.own, 0.0);
+    };
+    turn(&mut r, 1, 0, 101);
+    assert_eq!((r.absence(None, R), r.absence(ends(999, 0).previous, R)), (None, None));
+    let away = |r: &Residency| r.absence(ends(101, 0).previous, R).unwrap();
+    assert_eq!(away(&r), (10.0 * BLOCK, 0.0), "nothing tells what the cache keeps");
+    r.set_capacity(R, 40.0 * BLOCK);
+    assert_eq!(away(&r), (10.0 * BLOCK, 0.25));
+    turn(&mut r, 2, 0, 102);
+    assert_eq!(away(&r).1, 0.5);
+    // what is used again is not used twice
+    turn(&mut r, 2, 102, 103);
+    assert_eq!(away(&r).1, 0.5);
+    (3..9).for_each(|name| turn(&mut r, name, 0, 200 + name));
+    assert_eq!(away(&r).1, 1.0);
+    assert_eq!(r.absence(ends(101, 0).previous, ReplicaId(1)).unwrap().1, 0.0);
+}
+
 /// A whole request, of which the engine reports so many blocks as cached; returns what was believed, and whether the
 /// cache was found to be emptied.
 fn serve(r: &mut Residency, chain: &Arc<[u64]>, cached: u32) -> (Belief, bool) {
