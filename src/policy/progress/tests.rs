@@ -42,6 +42,43 @@ fn a_frozen_engine_is_known_within_three_seconds() {
 }
 
 #[test]
+fn under_load_a_freeze_is_known_within_three_seconds_of_the_last_token_whenever_it_comes() {
+    // what a busy engine shows: streams, a token every 40 ms, now and then nothing for as long as a prompt takes
+    for (pauses_ms, freezes_at) in (0..40).map(|n| (f64::from(n) * 25.0, f64::from(n) * 137.0 + 5000.0)) {
+        let (mut watch, mut backlog, mut now, mut last) = (Watch::default(), Backlog::default(), 0.0, 0.0);
+        let mut begin = |watch: &mut Watch, now: f64| {
+            let ticket = backlog.begin(now, 20.0, true);
+            watch.begin(ticket, now, STREAM);
+            ticket
+        };
+        for _ in 0..8 {
+            let ticket = begin(&mut watch, now);
+            watch.first_token(ticket, now, 20.0);
+        }
+        while now < freezes_at {
+            now += if now % 2000.0 < 1900.0 { 40.0 } else { pauses_ms.max(40.0) };
+            watch.hear_after(last, now);
+            last = now;
+        }
+        // the next requests pile up before it
+        (0..4).for_each(|n| _ = begin(&mut watch, last + f64::from(n) * 30.0));
+        // the watchdog looks every 200 ms at the latest, and the question it puts is open for 1500 ms
+        let (mut asked, mut now) = (Asked::default(), last);
+        let noticed = loop {
+            now += 200.0;
+            let signs = watch.signs(now).unwrap();
+            if asked.is_due(signs, L, false) {
+                now += signs.left_ms(L, false).clamp(1500.0, 12_000.0);
+                if asked.on(Reply::Silent, watch.signs(now).unwrap(), L, false) {
+                    break now;
+                }
+            }
+        };
+        assert!(noticed - last <= 3000.0, "{pauses_ms} {freezes_at} {}", noticed - last);
+    }
+}
+
+#[test]
 fn clients_that_give_up_do_not_hide_it() {
     let mut backlog = Backlog::default();
     let mut watch = Watch::default();
