@@ -2,7 +2,7 @@
 //! be compared without either being kept.
 //!
 //! Of a text, a keyed hash is kept of its whole, of pieces of some hundred bytes that are found again wherever they stand,
-//! and one byte of a running hash for each of its first bytes and for every [`STEP`] after them, which says where two texts
+//! and one byte of a running hash for each of its first bytes and for every 64 after them, which says where two texts
 //! part. Names of fields come from a closed list; any other is shown as `…`. Pure.
 
 mod compare;

@@ -12,7 +12,7 @@
 //!
 //! This is an estimate, and one that flatters taking turns: its caches are taken to hold everything for ever, though each
 //! would have to hold the prefixes of all sessions. Blocks are looked at one by one at the beginning of a prompt and one
-//! in [`STRIDE`] after it, where what is found between two of them is taken to lie halfway. Bounded: what was not seen for
+//! in `STRIDE` after it, where what is found between two of them is taken to lie halfway. Bounded: what was not seen for
 //! a hundred thousand others is forgotten, as if it had never been.
 
 use super::turns::AsItIs;

@@ -1,6 +1,6 @@
 //! Once a second: what is counted goes into the history, and what must always hold is checked.
 //!
-//! A self-check fails when it has not held for [`TRIES`] looks in a row: the two sides of it are read one after the other
+//! A self-check fails when it has not held for `TRIES` looks in a row: the two sides of it are read one after the other
 //! while requests come and go, so that a single look proves nothing.
 
 use super::checks::Check;
