@@ -102,7 +102,8 @@ async fn another_engine_at_the_same_address_gets_nothing_before_it_was_asked() {
     second.lists(r#"{"id":"m2","max_model_len":4096,"owned_by":"vllm"}"#);
     second.shows("/version", 200, VERSION);
     second.shows("/identity", 200, DOCUMENT);
-    // all the while there are requests
+    // from the moment on at which its end is known, all the while there are requests
+    until("its end is known", || async { fence(&ramjet).await.is_some() }).await;
     until("refused", || async {
         assert_ne!(status(&ramjet).await, 200);
         fence(&ramjet).await.as_deref() == Some("identity_model")

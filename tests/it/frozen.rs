@@ -199,7 +199,8 @@ async fn an_engine_that_takes_no_more_connections_is_fenced_when_it_completes_no
     assert_eq!(chat().await, 200);
     engine.deafen();
     until("refused again and again", || async {
-        // on the connection that it has
+        // on the connection that it has, once the request before has given it back
+        ramjet.settled().await;
         assert_eq!(chat().await, 200);
         ramjet.metric("ramjet_upstream_probe_suppressed_total").await >= 3.0
     })
