@@ -5,6 +5,7 @@
 
 pub mod crowd;
 pub mod fingerprint;
+pub mod halves;
 pub mod index;
 pub mod lru;
 pub mod replica_set;

@@ -21,6 +21,7 @@ mod cors;
 mod course;
 mod explain;
 mod finish;
+mod framing;
 mod front;
 mod headers;
 mod heads;
@@ -28,6 +29,7 @@ mod memory;
 mod models;
 mod peer;
 mod prepare;
+mod presence;
 mod queue;
 mod rank;
 mod redirect;
@@ -246,6 +248,7 @@ impl ProxyHttp for Proxy {
         response: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
+        framing::settle(response)?;
         self.on_upstream_head(session, response, ctx)
     }
 
@@ -265,7 +268,7 @@ impl ProxyHttp for Proxy {
         end_of_stream: bool,
         ctx: &mut Context,
     ) -> Result<Option<Duration>> {
-        self.on_piece(piece.as_ref(), end_of_stream, ctx);
+        self.on_piece(piece.as_ref(), end_of_stream, ctx)?;
         Ok(None)
     }
 

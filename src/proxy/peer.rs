@@ -3,6 +3,7 @@
 
 use super::context::{Attempt, Context, Route};
 use super::headers::wants_websocket;
+use super::presence::{leaves, still_there};
 use super::queue::Stay;
 use super::request::refuse;
 use super::{Phases, Proxy, body, explain, rank, upgrade};
@@ -273,29 +274,6 @@ impl Proxy {
         }
         address_to(request, replica)
     }
-}
-
-/// Fails when the client has left: nothing polls its connection while an attempt is being made.
-async fn still_there(session: &mut Session) -> Result<()> {
-    if !session.downstream_session.is_body_done() {
-        // what would be read is the body, which the next attempt needs
-        return Ok(());
-    }
-    let idle = session.downstream_session.read_body_or_idle(true);
-    match tokio::time::timeout(Duration::ZERO, idle).await {
-        Ok(Err(e)) => Err(e.into_down()),
-        _ => Ok(()),
-    }
-}
-
-/// Ends when the client has left.
-pub(super) async fn leaves(session: &mut Session) -> Box<Error> {
-    if session.downstream_session.is_body_done()
-        && let Err(e) = session.downstream_session.read_body_or_idle(true).await
-    {
-        return e.into_down();
-    }
-    std::future::pending().await
 }
 
 /// How long a request may still be kept back, all its waits together.

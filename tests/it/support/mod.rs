@@ -8,7 +8,7 @@ pub(crate) mod hex;
 pub(crate) mod load;
 pub(crate) mod ramjet;
 pub(crate) mod unit;
-mod wire;
+pub(crate) mod wire;
 
 use std::future::Future;
 use std::time::{Duration, Instant};
