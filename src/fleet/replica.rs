@@ -16,10 +16,10 @@ use arc_swap::ArcSwapOption;
 use parking_lot::{Mutex, RwLock};
 use state::ProbeTimes;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -71,6 +71,8 @@ pub struct Vitals {
     pub(super) refusals: Mutex<Refusals>,
     /// Tells that its engine may be another one.
     pub(super) in_doubt: Notify,
+    /// Stands for as long as its engine does, if that is watched; held for a look.
+    pub(super) witness: Mutex<Weak<TcpStream>>,
     /// When the last readiness probe found nobody there, likewise; never, if it found somebody.
     pub(super) refused: AtomicU64,
     pub(super) load: AtomicU32,
@@ -112,6 +114,7 @@ impl Vitals {
             failing: Notify::new(),
             refusals: Mutex::default(),
             in_doubt: Notify::new(),
+            witness: Mutex::default(),
             refused: never(),
             load: AtomicU32::new(0),
             inflight: AtomicU32::new(0),

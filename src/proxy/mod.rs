@@ -5,6 +5,7 @@
 //! | a new connection | `front.rs`, `heads.rs`, `wire.rs`, `course.rs` | HTTP/1 or HTTP/2; how long a head may take, and what is said of one that cannot be read |
 //! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `memory.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs`, `upgrade.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
+//! | `connected_to_upstream` | `identity.rs` | a new connection is used only if it leads to the engine it is for |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
 //! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs`, `redirect.rs` | the answer passes; it is read beside |
 //! | how an attempt ended | `signals.rs` | what it says of the replica's health |
@@ -25,6 +26,7 @@ mod framing;
 mod front;
 mod headers;
 mod heads;
+mod identity;
 mod memory;
 mod models;
 mod peer;
@@ -64,10 +66,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderName;
 use memory::BodyMemory;
+use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_error::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
@@ -225,6 +229,18 @@ impl ProxyHttp for Proxy {
             self.weigh(piece.as_ref(), ctx)?;
         }
         ctx.body.replace_sentinel(piece, end_of_stream)
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        reused: bool,
+        _peer: &HttpPeer,
+        _fd: RawFd,
+        _digest: Option<&Digest>,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        identity::leads_to_its_engine(reused, ctx)
     }
 
     fn fail_to_connect(&self, session: &mut Session, _: &HttpPeer, ctx: &mut Context, e: Box<Error>) -> Box<Error> {

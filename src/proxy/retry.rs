@@ -3,6 +3,7 @@
 use super::Proxy;
 use super::body::content_length;
 use super::context::Context;
+use super::identity::UNIDENTIFIED;
 use super::relay::{UNFINISHED, is_final};
 use crate::api::endpoint;
 use crate::engine::discovery::look_again;
@@ -154,6 +155,7 @@ fn failure_of(e: &Error, ctx: &Context, reused: bool) -> Option<Failure> {
     }
     let early = ctx.attempt.as_ref().is_some_and(|a| a.began.elapsed() < STALE_WITHIN);
     Some(match e.etype() {
+        ErrorType::Custom(UNIDENTIFIED) => Failure::Unidentified,
         ErrorType::HTTPStatus(_) => Failure::BadGateway,
         ErrorType::ReadTimedout | ErrorType::WriteTimedout => Failure::Timeout,
         // booked when the stream stopped
