@@ -32,6 +32,7 @@ mod heads;
 mod health;
 mod journal;
 mod kept;
+mod kv_events;
 mod lane;
 mod leaving;
 mod linter;
