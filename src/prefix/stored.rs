@@ -64,6 +64,18 @@ struct Fresh {
     to: u32,
     /// The batch that brought the last of them.
     batch: u64,
+    /// The prompt that was found last to end here, and where what was new of it began and ended.
+    owner: Option<(u64, u32, u32)>,
+}
+
+/// What came of a search for the place of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Search {
+    Found(At),
+    /// Its blocks may still be told of.
+    NotYet,
+    /// Several places fit: it will never be known which one is meant.
+    Never,
 }
 
 /// An answer, for the prompt that it belongs to.
@@ -136,7 +148,7 @@ impl Stored {
     pub fn end_batch(&mut self) {
         for _ in 0..self.waiting.len() {
             let Some((told, at)) = self.waiting.pop_front() else { break };
-            if !self.relate(&told) && self.batches - at < PATIENCE {
+            if self.relate(&told) == Search::NotYet && self.batches - at < PATIENCE {
                 self.waiting.push_back((told, at));
             }
         }
@@ -197,14 +209,14 @@ impl Stored {
 
     /// An answer tells of its prompt; whether it is known already where that is.
     pub fn answered(&mut self, told: Answer) -> bool {
-        let is_known = self.relate(&told);
-        if !is_known {
+        let search = self.relate(&told);
+        if search == Search::NotYet {
             if self.waiting.len() >= LATELY {
                 self.waiting.pop_front();
             }
             self.waiting.push_back((told, self.batches));
         }
-        is_known
+        matches!(search, Search::Found(_))
     }
 
     /// Tokens that are there of the prompt that ends at `print` and of the answer to it; `None` if that is not known.
@@ -244,7 +256,7 @@ impl Stored {
                 if self.fresh.len() >= LATELY {
                     self.fresh.pop_front();
                 }
-                self.fresh.push_back(Fresh { run, from: depth - 1, to: depth, batch: self.batches });
+                self.fresh.push_back(Fresh { run, from: depth - 1, to: depth, batch: self.batches, owner: None });
             }
         }
         At { run, depth }
@@ -279,37 +291,55 @@ impl Stored {
         }
     }
 
-    /// Finds where the prompt of an answer is; whether it did.
-    fn relate(&mut self, told: &Answer) -> bool {
+    /// Finds where the prompt of an answer is.
+    fn relate(&mut self, told: &Answer) -> Search {
         if self.tokens == 0 {
-            return false;
+            return Search::NotYet;
         }
         let (prompt, cached, output) = told.tokens;
         let [depth, from] = [prompt, cached].map(|tokens| tokens / self.tokens);
         // the last token of an answer was never read
         let most = prompt.saturating_add(output) / self.tokens;
-        let end =
-            if depth > from { self.read_lately(told, (from, depth, most)) } else { self.read_before(told, depth) };
-        let Some(end) = end else { return false };
-        self.know(told.print, At { depth: most.max(depth), ..end });
-        true
+        let search = if depth > from {
+            self.read_lately(told, (from, depth, most))
+        } else {
+            self.read_before(told, depth).map_or(Search::Never, Search::Found)
+        };
+        if let Search::Found(end) = search {
+            self.know(told.print, At { depth: most.max(depth), ..end });
+        }
+        search
     }
 
     /// The only run that has grown since the prompt was sent from where its cached tokens end to where it ends itself.
-    fn read_lately(&mut self, told: &Answer, (from, depth, most): (u32, u32, u32)) -> Option<At> {
+    fn read_lately(&mut self, told: &Answer, (from, depth, most): (u32, u32, u32)) -> Search {
         let before = told.previous.and_then(|print| self.prompts.get(&print)).map(|known| known.end);
-        let fits = |fresh: &Fresh| {
-            // what was generated last time is cached now
-            let is_as_long = (fresh.from..fresh.to).contains(&from) && (depth..=most).contains(&fresh.to);
-            let at = At { run: fresh.run, depth: from };
-            let continues = || from == 0 || before.is_none_or(|before| self.is_on_the_way(at, before));
-            fresh.batch > told.since && is_as_long && continues()
+        let continues = |run: u32| {
+            let at = At { run, depth: from };
+            from == 0 || before.is_none_or(|before| self.is_on_the_way(at, before))
         };
-        let mut found = (0..self.fresh.len()).filter(|at| fits(&self.fresh[*at]));
-        let (only, None) = (found.next()?, found.next()) else { return None };
-        let fresh = self.fresh.get_mut(only)?;
+        // what was generated last time is cached now
+        let fits = |fresh: &Fresh, (begins, ends): (u32, u32)| {
+            let is_as_long = (begins..ends).contains(&from) && (depth..=most).contains(&ends);
+            fresh.batch > told.since && is_as_long && continues(fresh.run)
+        };
+        // one that somebody else was found to have read, as wrongly as this one would be
+        let is_disputed = |fresh: &Fresh| {
+            let (owner, begins, ends) = fresh.owner.filter(|(owner, ..)| Some(*owner) != told.previous)?;
+            (owner != told.print && fits(fresh, (begins, ends))).then_some(owner)
+        };
+        let disputed: Vec<u64> = self.fresh.iter().filter_map(is_disputed).collect();
+        let mut found =
+            (0..self.fresh.len()).filter(|at| fits(&self.fresh[*at], (self.fresh[*at].from, self.fresh[*at].to)));
+        let (only, more) = (found.next(), found.next());
+        if !disputed.is_empty() || more.is_some() {
+            disputed.iter().for_each(|print| self.forget(*print));
+            return Search::Never;
+        }
+        let Some(fresh) = only.and_then(|at| self.fresh.get_mut(at)) else { return Search::NotYet };
+        fresh.owner = Some((told.print, fresh.from, fresh.to));
         fresh.from = fresh.to;
-        Some(At { run: fresh.run, depth })
+        Search::Found(At { run: fresh.run, depth })
     }
 
     /// A prompt of which everything was cached ends where the one before it, or itself, was continued.
@@ -336,6 +366,14 @@ impl Stored {
             }
         }
         false
+    }
+
+    /// Where a prompt is, is not known after all.
+    fn forget(&mut self, print: u64) {
+        if let Some(known) = self.prompts.remove(&print) {
+            self.order.retain(|known| *known != print);
+            self.release(known.end.run);
+        }
     }
 
     fn know(&mut self, print: u64, end: At) {
