@@ -52,7 +52,7 @@ impl Proxy {
             }
             None => {
                 ctx.attempt = None;
-                false
+                ctx.asking.goes_on()
             }
         };
         e.set_retry(again);
@@ -67,6 +67,7 @@ impl Proxy {
         response: &ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
+        self.take_back(response.status, ctx)?;
         self.answered(response.status, ctx);
         let status = response.status.as_u16();
         if status == 404 && ctx.endpoint.is_inference() {
