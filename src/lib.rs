@@ -41,8 +41,11 @@
 //! | what does a prompt hash to? | [`api::canonical`], [`prefix::fingerprint`] |
 //! | what does an answer tell, compressed or not? | [`api::answer`], [`api::decoder`] |
 //! | how long may a head take, and what is said of one that cannot be read? | `proxy/heads.rs` |
+//! | where does a body end, and which answer was cut? | `proxy/framing.rs`, `proxy/relay.rs` |
+//! | is a client still there that waits? | `proxy/presence.rs` |
 //! | who belongs to the fleet, and what becomes of who leaves? | [`fleet::members`], [`engine::membership`] |
 //! | what is read again while requests run? | `server/reload.rs` |
+//! | what is remembered of what was used last, and how much? | [`prefix::halves`] |
 //! | who holds what? | [`prefix::index`], [`prefix::residency`], [`prefix::turns`]; what was given an id: [`fleet::pins`] |
 //! | who waits when more is asked than may run, and who is turned away? | [`policy::queue`], [`fleet::gate`], `proxy/queue.rs` |
 //! | whose prompt is read first where caches are too small for all? | [`policy::room`] |

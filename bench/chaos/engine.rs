@@ -210,6 +210,10 @@ async fn status(wire: &mut Wire, entry: &Entry, id: u64, code: u16, comes_back: 
 /// Head and body in pieces, up to where it goes wrong.
 async fn speak(wire: &mut Wire, entry: &Entry, name: &str, answer: &Answer, fault: Fault, kind: Kind) -> Option<bool> {
     let (length, is_whole) = fault.sends(answer.body.len(), kind);
+    if let Fault::Cut { resets, .. } = fault {
+        // before a byte of it: all connections of an engine may go at any time, and this one would end politely then
+        hang_up(&wire.stream, resets);
+    }
     let framing = match answer.framing {
         Framing::Length => format!("Content-Length: {}\r\n", answer.body.len()),
         Framing::Chunked => "Transfer-Encoding: chunked\r\n".to_owned(),
@@ -252,19 +256,64 @@ async fn go_wrong(wire: &mut Wire, entry: &Entry, fault: Fault) -> Option<bool> 
     match fault {
         Fault::Stall { .. } => tokio::time::sleep(SILENCE).await,
         Fault::BadChunk { .. } => wire.write(b"zz\r\nno chunk\r\n").await.ok()?,
-        Fault::Cut { resets, .. } => {
-            tokio::time::sleep(BEFORE_RESET).await;
-            hang_up(&wire.stream, resets);
-        }
+        Fault::Cut { .. } => tokio::time::sleep(BEFORE_RESET).await,
         _ => {}
     }
     Some(false)
 }
 
-/// Whether a reset goes out when the connection is dropped.
+/// Settles whether a reset goes out when the connection is dropped.
 fn hang_up(stream: &TcpStream, resets: bool) {
     if resets {
         // without it the connection ends politely, which is a fault as well
         let _ = stream.set_zero_linger();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chaos::wire::Left;
+
+    const SEED: u64 = 7;
+
+    /// A request whose first answer has no framing and is to be reset.
+    fn cut() -> (u64, usize) {
+        let cut = |id: u64| {
+            let ask = plan::ask(SEED, id);
+            let answer = plan::answer(SEED, id, 0, ask.kind, ask.streams);
+            match plan::fault(SEED, id, 0, &answer, ask.streams) {
+                Fault::Cut { at: at @ 1.., resets: true } if answer.framing == Framing::Close => Some((id, at)),
+                _ => None,
+            }
+        };
+        (0..).find_map(cut).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_goes_before_a_planned_reset_ends_no_answer_politely() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (moods, mood) = watch::channel(Mood::Well);
+        let engine = Engine { number: 0, seed: SEED, ledger: Ledger::default(), mood };
+        let running = tokio::spawn(serve(engine, listener, address));
+        let (id, at) = cut();
+        let ask = plan::ask(SEED, id);
+        let mut router = Wire::new(TcpStream::connect(address).await.unwrap());
+        let (path, length) = (ask.kind.path(), ask.body.len());
+        let head = format!("POST {path} HTTP/1.1\r\n{X_CHAOS}: {id}\r\ncontent-length: {length}\r\n\r\n");
+        router.write(head.as_bytes()).await.unwrap();
+        router.write(&ask.body).await.unwrap();
+        let mut left = router.head().await.unwrap().unwrap().body(true);
+        assert_eq!(left, Left::UntilClose);
+        let mut came = 0;
+        while came < at {
+            came += router.piece(&mut left).await.unwrap().unwrap().len();
+        }
+        // all of it came; the reset waits a while
+        moods.send_replace(Mood::Refuses);
+        let end = router.piece(&mut left).await.unwrap_err();
+        assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
+        running.abort();
     }
 }

@@ -113,16 +113,17 @@ fn compare(meant: &Meant, outcome: &Outcome, attempt: &Attempt) -> Result<(), St
         let same = meant.body.iter().zip(&outcome.body).take_while(|(a, b)| a == b).count();
         return Err(format!("corrupted: other bytes from {same} on, of {}", meant.body.len()));
     }
-    // all connections of an engine may go in the middle of what was meant to be whole; nobody can tell where that would
-    // have been the end
-    if attempt.end == End::Torn && meant.ends_with_connection && outcome.ending != Ending::Hung {
-        return Ok(());
-    }
-    let is_whole = meant.is_whole && attempt.end != End::Torn;
+    // all connections of an engine may go in the middle of what was meant to be whole, and just after its last byte, which
+    // is the end where there is no framing
+    let is_torn = attempt.end == End::Torn;
+    let may_be_whole = meant.ends_with_connection && outcome.body.len() == meant.body.len();
+    let is_whole = meant.is_whole && (!is_torn || may_be_whole);
     match outcome.ending {
         Ending::Whole if !is_whole => Err("a cut answer ended as if it were whole".to_owned()),
         Ending::Whole if outcome.body.len() < meant.body.len() => Err("a part ended as if it were whole".to_owned()),
-        Ending::Cut if is_whole && attempt.longest_silence() < SILENCE => Err("a whole answer came cut".to_owned()),
+        Ending::Cut if is_whole && !is_torn && attempt.longest_silence() < SILENCE => {
+            Err("a whole answer came cut".to_owned())
+        }
         Ending::Hung => Err("an answer that does not end".to_owned()),
         Ending::Whole | Ending::Cut | Ending::Left => Ok(()),
     }

@@ -11,6 +11,7 @@ mod engine;
 mod judge;
 mod ledger;
 mod plan;
+mod warm;
 mod watch;
 mod wire;
 
@@ -76,6 +77,9 @@ pub(crate) async fn run(args: ChaosArgs) -> Result<(), String> {
     let fleet = Fleet::start(args.engines.max(1), args.seed, &ledger).await?;
     let router = Router::start_with(&program, &fleet.urls, settings(), &[]).await?;
     let host = router.url().trim_start_matches("http://").to_owned();
+    if watch::judges(args.duration) {
+        println!("{}", warm::up(&host).await?);
+    }
     let began = Instant::now();
     let round = Arc::new(Round {
         seed: args.seed,
@@ -103,7 +107,8 @@ pub(crate) async fn run(args: ChaosArgs) -> Result<(), String> {
     let page = client::get(&router.admin, "/metrics").await?;
     ledger.judge(|id| plan::ask(args.seed, id).kind);
     summary(&args, &round, &page, cpu);
-    verdict(&ledger, &memory, rest)
+    let requests = round.tally.lock().requests;
+    verdict(&ledger, memory.judge(requests), rest)
 }
 
 fn start(round: &Arc<Round>, count: usize) -> JoinSet<()> {
@@ -174,8 +179,7 @@ fn list<T: std::fmt::Display>(counts: &BTreeMap<T, u64>) -> String {
 }
 
 /// Prints how the router was left, and everything that must not be.
-fn verdict(ledger: &Ledger, memory: &Memory, rest: Result<Duration, String>) -> Result<(), String> {
-    let (text, grows) = memory.judge();
+fn verdict(ledger: &Ledger, (text, grows): (String, bool), rest: Result<Duration, String>) -> Result<(), String> {
     println!("{text}");
     match rest {
         Ok(after) => println!("at rest after {:.1} s: every gauge is 0", after.as_secs_f64()),

@@ -51,7 +51,7 @@ pub(crate) struct Ask {
 pub(crate) enum Framing {
     Length,
     Chunked,
-    /// by the end of the connection, as of old
+    /// by the end of the connection, as of old, and by the last event
     Close,
 }
 
@@ -285,7 +285,7 @@ pub(crate) fn fault(seed: u64, id: u64, attempt: usize, answer: &Answer, streams
         return if rng.chance(0.1) { Fault::Slow(rng.between(1.0, 40.0)) } else { Fault::None };
     }
     let at = size(rng.unit() * (answer.body.len() - 1) as f64);
-    let resets = rng.chance(0.5) || answer.framing == Framing::Close;
+    let resets = rng.chance(0.5);
     match rng.next() % 12 {
         0 | 1 => Fault::Lost { resets },
         2 => Fault::Status { code: [502, 503][usize::from(resets)], comes_back: false },
@@ -294,10 +294,11 @@ pub(crate) fn fault(seed: u64, id: u64, attempt: usize, answer: &Answer, streams
         5 => Fault::HalfHead,
         6 | 7 => Fault::Cut { at, resets },
         8 if answer.framing == Framing::Chunked => Fault::BadChunk { at },
-        // without a framing, the end of the connection after the silence would be the end of the answer
+        // the end of the connection after the silence would be the end that the answer has anyway
         9 if answer.framing != Framing::Close => Fault::Stall { at },
         10 if rng.chance(0.5) => Fault::Silent,
-        11 if streams => Fault::NoEnd,
+        // without a framing that is a cut
+        11 if streams && answer.framing != Framing::Close => Fault::NoEnd,
         _ => Fault::ClosesAfter,
     }
 }

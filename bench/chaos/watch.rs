@@ -17,11 +17,15 @@ const AT_REST: [&str; 6] = [
 /// By then everything has been noticed, time-outs included.
 const REST_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// In shorter runs memory still grows into its shape.
-const LEAST_JUDGED: f64 = 120.0;
-/// What the second half may add, by its slope: a leak of 100 bytes a request shows in ten minutes.
-const MOST_GROWTH: f64 = 0.05;
-const MOST_GROWTH_MIB: f64 = 4.0;
+/// In shorter runs memory is not judged: what an allocator holds goes up and down by more than a leak would add.
+const LEAST_JUDGED: f64 = 100.0;
+/// What the second half may add, by its slope, in MiB: as much as it goes up and down.
+const MOST_GROWTH: f64 = 1.5;
+
+/// Whether memory is judged in a run of so many seconds.
+pub(crate) fn judges(duration: f64) -> bool {
+    duration >= LEAST_JUDGED
+}
 
 /// Resident memory, second by second.
 #[derive(Debug, Default)]
@@ -39,24 +43,27 @@ impl Memory {
         self.points.extend(kib.map(|kib| (at, to_float(kib) / 1024.0)));
     }
 
-    /// What the second half added by its slope, in MiB; a sentence; and whether that is too much.
-    pub(crate) fn judge(&self) -> (String, bool) {
+    /// What the second half added by its slope, in MiB; a sentence; and whether that is too much. So many requests were made
+    /// in all.
+    pub(crate) fn judge(&self, requests: u64) -> (String, bool) {
         let end = self.points.last().map_or(0.0, |point| point.0);
         let half: Vec<_> = self.points.iter().filter(|point| point.0 >= end / 2.0).copied().collect();
         if half.len() < 2 {
             return ("memory: unknown".to_owned(), false);
         }
-        let mean = half.iter().map(|point| point.1).sum::<f64>() / to_float(half.len() as u64);
         let growth = slope(&half) * end / 2.0;
-        let most = MOST_GROWTH_MIB.max(mean * MOST_GROWTH);
+        let each = |mib: f64| crate::num::share(mib * 1024.0 * 1024.0, to_float(requests) / 2.0);
         let text = format!(
-            "memory: {:.1} MiB at half time, {:.1} MiB at the end, {growth:+.2} MiB by the slope of the second half (bound {most:.1})",
+            "memory: {:.1} MiB at half time, {:.1} MiB at the end; by the slope of the second half {growth:+.2} MiB, {:+.0} \
+             bytes a request (bound {MOST_GROWTH} MiB: more than {:.0} bytes a request are found)",
             half[0].1,
-            half[half.len() - 1].1
+            half[half.len() - 1].1,
+            each(growth),
+            each(MOST_GROWTH),
         );
-        match end < LEAST_JUDGED {
-            true => (format!("{text}, not judged: the run is too short"), false),
-            false => (text, growth > most),
+        match judges(end) {
+            true => (text, growth > MOST_GROWTH),
+            false => (format!("{text}, not judged: the run is too short"), false),
         }
     }
 }
@@ -109,9 +116,11 @@ mod tests {
 
     #[test]
     fn growth_is_told_from_noise() {
-        assert!(!memory(|at| 60.0 + (at * 7.0) % 5.0).judge().1);
-        assert!(!memory(|at| at.min(200.0)).judge().1, "the first half does not count");
-        assert!(memory(|at| 60.0 + at * 0.02).judge().1, "six MiB in the second half");
+        let judge = |memory: Memory| memory.judge(40_000);
+        assert!(!judge(memory(|at| 60.0 + (at * 7.0) % 5.0)).1);
+        assert!(!judge(memory(|at| at.min(200.0))).1, "the first half does not count");
+        let (text, grows) = judge(memory(|at| 60.0 + at * 0.006));
+        assert!(grows && text.contains("+1.80 MiB, +94 bytes a request"), "{text}");
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct StreamState {
     pub refused: bool,
     /// Something was generated, or the end came, in the last piece: comments and empty events are no progress.
     pub progressed: bool,
+    /// There were events, and none of them was of a protocol that is known: when it ends nobody can tell.
+    pub foreign: bool,
     /// What was reported.
     pub usage: Usage,
 }
@@ -58,6 +60,9 @@ struct Seen {
     usage: Figures,
     timings: Usage,
     id: Id,
+    /// There was an event, and one of a known protocol.
+    events: bool,
+    known: bool,
 }
 
 /// The id of a kept answer, if that is wanted.
@@ -100,14 +105,19 @@ impl StreamReader {
         let (generated, finished) = (std::mem::take(&mut seen.state.generated), seen.state.finished);
         scanner.push(piece, |e| match e {
             Event::Data(b"[DONE]") => seen.state.finished = true,
-            Event::TooLarge { name } => event::too_large(name, &mut seen.state),
+            Event::TooLarge { name } => {
+                seen.known = true;
+                event::too_large(name, &mut seen.state);
+            }
             Event::Data(data) => {
+                seen.events = true;
                 // text that cannot be read is relayed all the same; it only tells nothing
                 let _unreadable = event(data, seen);
             }
         });
         seen.state.progressed = seen.state.generated || seen.state.finished && !finished;
         seen.state.generated |= generated;
+        seen.state.foreign = seen.events && !seen.known;
         seen.state.usage = seen.usage.usage().or(seen.timings);
         seen.state
     }

@@ -9,6 +9,7 @@
 
 mod clients;
 mod env;
+mod events;
 mod found;
 mod guards;
 mod keys;
@@ -40,6 +41,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::clients::{Auth, Cors};
+pub use self::events::{KvEvents, ReplicaKvEvents};
 pub use self::found::{Discovery, DnsDiscovery, FileDiscovery};
 pub use self::guards::{Identity, Speculation};
 pub use self::keys::ClientKey;
@@ -52,7 +54,7 @@ pub use self::table::{
 };
 pub use self::tls::{BadFile, ServerTls, UpstreamTls};
 pub use self::traces::Traces;
-pub use self::values::{AccessLog, Lane, ListenAddr, Replica, Secret};
+pub use self::values::{AccessLog, Common, Lane, ListenAddr, Replica, Secret};
 
 use self::node::Node;
 use self::reader::Reader;
@@ -126,13 +128,8 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
 }
 
 /// Reads a list of replicas that stands in a file of its own, in the shape of `fleet.replicas`; on failure, says everything
-/// that is wrong with it. What an engine must be stands in `common` where a replica does not say.
-pub fn replicas(
-    text: &str,
-    path: &Path,
-    env: &[(String, String)],
-    common: &Identity,
-) -> Result<Vec<Replica>, Problems> {
+/// that is wrong with it. What a replica does not say stands in `common`.
+pub fn replicas(text: &str, path: &Path, env: &[(String, String)], common: &Common) -> Result<Vec<Replica>, Problems> {
     let mut reader = Reader::default();
     let shown: Arc<str> = path.to_string_lossy().into();
     let tree = node::parse(text, &shown, &mut reader.problems);

@@ -14,7 +14,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys, RootCertStore};
 
 use super::reader::Reader;
-use super::table::{Tls, WrittenReplica};
+use super::replicas::WrittenReplica;
+use super::table::Tls;
 use super::traces::Traces;
 
 /// What the API listeners show to clients, and ask of them.

@@ -4,8 +4,9 @@
 //! It is asked at each readiness probe, and at once after something happened that another engine may have caused: a
 //! request that was not connected or was lost, or the end of a *watch*, a connection to the engine on which nothing is
 //! ever said. It ends with the process, before another one can listen there, so the replica gets nothing until that was
-//! asked. Some engines close silent connections after a while: where that has happened twice and it was the same engine
-//! each time, it is only asked, a little more often.
+//! asked; who connects anew looks at the watch first (`proxy::identity`). Some engines close silent connections after a
+//! while: where that has happened twice and it was the same engine each time, it is only asked, a little more often, and
+//! new connections wait for that.
 //!
 //! An engine that is late because it is busy is no other one: while requests are completed there, only what it says, or
 //! that it cannot be reached, counts.
@@ -28,6 +29,8 @@ use http::Method;
 use pingora_core::connectors::http::Connector;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::services::background::BackgroundService;
+use std::io;
+use std::net::{self, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -141,29 +144,45 @@ impl Admission {
     async fn watch(&self, replica: &Replica) {
         // watches that their engine has ended although it was the same one afterwards
         let mut closed = 0;
-        self.check(replica).await;
         loop {
             let began = Instant::now();
-            let has_ended = self.until_in_doubt(replica, closed >= HABIT).await;
+            let silent = self.begin_watch(replica).await;
+            // after that: who answers now is whom it watches, or it ends
             self.check(replica).await;
             let is_same = !replica.is_unidentified() && replica.refusal().is_none();
-            closed = if is_same { closed + u32::from(has_ended) } else { 0 };
-            sleep(PAUSE.saturating_sub(began.elapsed())).await;
+            closed = if is_same { closed } else { 0 };
+            let has_ended = match silent {
+                Some(silent) => Some(self.until_in_doubt(replica, silent, closed >= HABIT).await),
+                None => None,
+            };
+            closed += u32::from(has_ended == Some(true));
+            if has_ended != Some(false) || !is_same {
+                sleep(PAUSE.saturating_sub(began.elapsed())).await;
+            }
         }
+    }
+
+    /// Connects to where the engine is now; without that it may be another one.
+    async fn begin_watch(&self, replica: &Replica) -> Option<Silent> {
+        let address = replica.address()?;
+        let silent = match timeout(self.spec.timeout, TcpStream::connect(address)).await {
+            Ok(Ok(connection)) => Silent::new(connection, address).ok(),
+            _ => None,
+        };
+        match &silent {
+            Some(silent) => replica.watch(&silent.held),
+            None => replica.doubt_identity(self.clock.now()),
+        }
+        silent
     }
 
     /// Returns when another engine may be there; whether it has ended the connection, which is a reason for doubt unless
     /// it is a habit.
-    async fn until_in_doubt(&self, replica: &Replica, habit: bool) -> bool {
-        let Some(address) = replica.address() else { return false };
-        let Ok(Ok(mut silent)) = timeout(self.spec.timeout, TcpStream::connect(address)).await else {
-            replica.doubt_identity(self.clock.now());
-            return false;
-        };
+    async fn until_in_doubt(&self, replica: &Replica, mut silent: Silent, habit: bool) -> bool {
         let mut bytes = [0; 64];
-        while !replica.is_unidentified() && replica.address() == Some(address) {
+        while !replica.is_unidentified() && replica.address() == Some(silent.address) {
             tokio::select! {
-                read = timeout(LOOK, silent.read(&mut bytes)) => if let Ok(Ok(0) | Err(_)) = read {
+                read = timeout(LOOK, silent.connection.read(&mut bytes)) => if let Ok(Ok(0) | Err(_)) = read {
                     if !habit {
                         replica.doubt_identity(self.clock.now());
                     }
@@ -173,6 +192,22 @@ impl Admission {
             }
         }
         false
+    }
+}
+
+/// A connection on which nothing is said, and where it leads.
+struct Silent {
+    connection: TcpStream,
+    /// The same, for those who only look whether it stands.
+    held: Arc<net::TcpStream>,
+    address: SocketAddr,
+}
+
+impl Silent {
+    fn new(connection: TcpStream, address: SocketAddr) -> io::Result<Self> {
+        let held = connection.into_std()?;
+        let connection = TcpStream::from_std(held.try_clone()?)?;
+        Ok(Silent { connection, held: Arc::new(held), address })
     }
 }
 

@@ -4,6 +4,9 @@
 use super::replica::Replica;
 use crate::policy::admission::{Identity, Question, Seen};
 use crate::policy::health::FenceReason;
+use std::io::ErrorKind::WouldBlock;
+use std::net::TcpStream;
+use std::sync::Arc;
 
 impl Replica {
     /// What its engine must be, if anything is asked of it.
@@ -44,6 +47,22 @@ impl Replica {
         self.standing.lock().admission.fence() == Some(FenceReason::IdentityUnknown)
     }
 
+    /// Its engine is watched by `silent` from now on, for as long as that is kept: a connection that does not block, on
+    /// which neither side says anything. Who answers questions about its identity meanwhile is whom it leads to, or it ends.
+    pub fn watch(&self, silent: &Arc<TcpStream>) {
+        *self.witness.lock() = Arc::downgrade(silent);
+    }
+
+    /// Whether a connection that was made just now leads to the engine that has said who it is, for all that is known:
+    /// nothing is asked of it, or it has stood since then.
+    pub fn is_still_itself(&self) -> bool {
+        // the system is asked: what a runtime knows of a socket is a moment old
+        let stands = |silent: Arc<TcpStream>| {
+            silent.peer_addr().ok() == self.address() && silent.peek(&mut [0]).is_err_and(|e| e.kind() == WouldBlock)
+        };
+        self.identity().is_none() || !self.is_unidentified() && self.witness.lock().upgrade().is_some_and(stands)
+    }
+
     /// How its engine differs from what it must be, if that is known.
     pub fn refusal(&self) -> Option<String> {
         self.standing.lock().admission.mismatch().map(ToString::to_string)
@@ -66,7 +85,7 @@ mod tests {
     use super::super::testing::{self, spec};
     use super::super::{Fleet, FleetHealth};
     use super::*;
-    use std::sync::Arc;
+    use std::net::TcpListener;
 
     fn fleet() -> Fleet {
         let identity = Arc::new(Identity { model: Some("m".to_owned()), ..Identity::default() });
@@ -105,5 +124,42 @@ mod tests {
         assert!(guarded.is_barred() && guarded.is_unidentified() && guarded.takes_move());
         guarded.identified(asked_here, Seen::Said(Ok(())), 2, 0.0);
         assert!(guarded.is_barred(), "the other engine has said that");
+    }
+
+    #[test]
+    fn an_engine_is_still_itself_only_while_it_is_watched_where_it_is_and_has_not_ended() {
+        let fleet = fleet();
+        let [guarded, free] = [&fleet.replicas()[0], &fleet.replicas()[1]];
+        let engine = TcpListener::bind("127.0.0.1:0").unwrap();
+        guarded.set_address(engine.local_addr().unwrap());
+        let silent = || {
+            let silent = TcpStream::connect(engine.local_addr().unwrap()).unwrap();
+            silent.set_nonblocking(true).unwrap();
+            (Arc::new(silent), engine.accept().unwrap().0)
+        };
+        let admit = || guarded.identified(guarded.ask_identity(), Seen::Said(Ok(())), 2, 0.0);
+        admit();
+        assert!(free.is_still_itself() && !guarded.is_still_itself(), "nobody watches it");
+        let (watch, other_end) = silent();
+        guarded.watch(&watch);
+        assert!(guarded.is_still_itself());
+        guarded.doubt_identity(0.0);
+        assert!(!guarded.is_still_itself(), "it has not said who it is");
+        admit();
+        assert!(guarded.is_still_itself());
+        guarded.set_address("10.0.0.1:80".parse().unwrap());
+        admit();
+        assert!(!guarded.is_still_itself(), "another place is watched");
+        guarded.set_address(engine.local_addr().unwrap());
+        admit();
+        assert!(guarded.is_still_itself());
+        drop(other_end);
+        // the end of a connection within one machine is there at once
+        assert!(!guarded.is_still_itself(), "it has ended");
+        let (watch, _other_end) = silent();
+        guarded.watch(&watch);
+        assert!(guarded.is_still_itself());
+        drop(watch);
+        assert!(!guarded.is_still_itself(), "nobody watches it any more");
     }
 }

@@ -1,20 +1,18 @@
 //! Where sessions were last: a bounded memory of their names, hashed with a number that only this process knows.
 //!
-//! Two halves, young and old. What is used is written into the young half; when that is full, it becomes the old one and
-//! what was old is forgotten. So a session stays known until at least 32,768 others were used after it, and nothing is
-//! sorted.
+//! A session stays known until at least 28,672 others were used after it.
 
 use crate::pack::record;
 use crate::policy::hint::Home;
+use crate::prefix::halves::Halves;
 use crate::types::ReplicaId;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Sessions in one half: 65,536 in all.
-const HALF: usize = 1 << 15;
+/// Sessions in one half of the table.
+const HALF: usize = 7 << 12;
 
 /// The last replica of each session.
 #[derive(Debug)]
@@ -22,7 +20,7 @@ pub struct Hints {
     /// Set before it is used, by whoever takes over what another process knew.
     secret: AtomicU64,
     /// Held for a look-up and an insertion.
-    halves: Mutex<Halves>,
+    halves: Mutex<Halves<Last, HALF>>,
 }
 
 /// A session's last request.
@@ -38,12 +36,6 @@ pub struct Last {
 
 record!(Last { replica, tokens, worth });
 
-#[derive(Debug, Default)]
-struct Halves {
-    young: HashMap<u64, Last>,
-    old: HashMap<u64, Last>,
-}
-
 impl Default for Hints {
     /// Nothing known.
     fn default() -> Self {
@@ -55,15 +47,16 @@ impl Default for Hints {
 impl Hints {
     /// The number that names are hashed with, and all that is known, the older half first.
     pub fn all(&self) -> (u64, Vec<(u64, Last)>) {
-        let halves = self.halves.lock();
-        (self.secret.load(Relaxed), halves.old.iter().chain(&halves.young).map(|(key, last)| (*key, *last)).collect())
+        (self.secret.load(Relaxed), self.halves.lock().all())
     }
 
     /// Takes in what another process knew.
     pub fn restore(&self, secret: u64, known: impl Iterator<Item = (u64, Last)>) {
         self.secret.store(secret, Relaxed);
         let mut halves = self.halves.lock();
-        known.for_each(|(key, last)| halves.put(key, last));
+        known.for_each(|(key, last)| {
+            halves.put(key, last);
+        });
     }
 
     /// Where the session of this key was last.
@@ -74,13 +67,7 @@ impl Hints {
     /// The last request of the session of this key.
     pub fn last(&self, key: u64) -> Option<Last> {
         let key = self.hashed(key);
-        let mut halves = self.halves.lock();
-        if let Some(last) = halves.young.get(&key) {
-            return Some(*last);
-        }
-        let last = halves.old.remove(&key)?;
-        halves.put(key, last);
-        Some(last)
+        self.halves.lock().touch(key)
     }
 
     /// A request of the session, `tokens` long, got its first token at `replica`. Returns the one before, if there was
@@ -88,8 +75,7 @@ impl Hints {
     pub fn remember(&self, key: u64, replica: ReplicaId, tokens: f64) -> Option<Last> {
         let key = self.hashed(key);
         let mut halves = self.halves.lock();
-        let old = halves.old.remove(&key);
-        let before = halves.young.get(&key).copied().or(old);
+        let before = halves.get(key);
         #[expect(clippy::cast_possible_truncation, reason = "an estimate")]
         let last = Last { replica, tokens: tokens as f32, worth: before.map_or(1.0, |before| before.worth) };
         halves.put(key, last);
@@ -99,8 +85,7 @@ impl Hints {
     /// Of what the index did not know of a prompt that came home, this share was held there.
     pub fn prove(&self, key: u64, share: f64) {
         let key = self.hashed(key);
-        let halves = &mut *self.halves.lock();
-        if let Some(last) = halves.young.get_mut(&key).or(halves.old.get_mut(&key)) {
+        if let Some(last) = self.halves.lock().get_mut(key) {
             #[expect(clippy::cast_possible_truncation, reason = "a share")]
             let share = share.clamp(0.0, 1.0) as f32;
             last.worth = f32::midpoint(last.worth, share);
@@ -109,9 +94,7 @@ impl Hints {
 
     /// A replica has lost its cache: it is nobody's home any more.
     pub fn forget(&self, replica: ReplicaId) {
-        let mut halves = self.halves.lock();
-        halves.young.retain(|_, last| last.replica != replica);
-        halves.old.retain(|_, last| last.replica != replica);
+        self.halves.lock().retain(|last| last.replica != replica);
     }
 
     fn hashed(&self, key: u64) -> u64 {
@@ -120,22 +103,12 @@ impl Hints {
 
     /// Sessions known.
     pub fn len(&self) -> usize {
-        let halves = self.halves.lock();
-        halves.young.len() + halves.old.len()
+        self.halves.lock().len()
     }
 
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-impl Halves {
-    fn put(&mut self, key: u64, last: Last) {
-        if self.young.len() >= HALF && !self.young.contains_key(&key) {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(key, last);
     }
 }
 

@@ -4,50 +4,22 @@
 //! ranking says, for as long as that replica takes requests. Nothing of this is lasting: what has been forgotten goes
 //! where the ranking says, and the engine's own 404 is the answer.
 //!
-//! Bounded: two generations of at most 65,536 ids each. When the younger one is full the older one goes, so the ids
-//! used last are always known, twice as many at best, at 16 bytes each, and without a list to keep in order.
+//! Bounded: the 57,344 ids used last are always known, twice as many at best, at 16 bytes each.
 
 use crate::policy::select::{Decision, Reason};
+use crate::prefix::halves::Halves;
 use crate::types::ReplicaId;
-use hashbrown::HashMap;
 use parking_lot::Mutex;
-use std::hash::{BuildHasherDefault, Hasher};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Ids that are remembered at least.
-const MOST: usize = 1 << 16;
+const MOST: usize = 7 << 13;
 
 /// The memory of ids.
 #[derive(Debug, Default)]
 pub struct Pins {
-    /// Held for a look-up or an insert; once in [`MOST`] ids, for the freeing of a table.
-    generations: Mutex<Generations>,
-}
-
-type Table = HashMap<u64, ReplicaId, BuildHasherDefault<AsIs>>;
-
-#[derive(Debug, Default)]
-struct Generations {
-    young: Table,
-    old: Table,
-}
-
-/// Keys are keyed hashes already.
-#[derive(Default)]
-struct AsIs(u64);
-
-impl Hasher for AsIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = xxh3_64_with_seed(bytes, self.0);
-    }
-
-    fn write_u64(&mut self, key: u64) {
-        self.0 = key;
-    }
+    /// Held for a look-up or an insert. Keys are keyed hashes.
+    ids: Mutex<Halves<ReplicaId, MOST>>,
 }
 
 /// What an id is remembered by: its keyed hash.
@@ -58,40 +30,22 @@ pub fn id_key(id: &[u8], secret: u64) -> u64 {
 impl Pins {
     /// Remembers where an id was given out.
     pub fn remember(&self, key: u64, replica: ReplicaId) {
-        self.generations.lock().insert(key, replica);
+        self.ids.lock().put(key, replica);
     }
 
-    /// All that is known, the older generation first.
+    /// All that is known, the older ones first.
     pub fn all(&self) -> Vec<(u64, ReplicaId)> {
-        let generations = self.generations.lock();
-        generations.old.iter().chain(&generations.young).map(|(key, replica)| (*key, *replica)).collect()
+        self.ids.lock().all()
     }
 
     /// Where an id was given out.
     pub fn find(&self, key: u64) -> Option<ReplicaId> {
-        let mut generations = self.generations.lock();
-        if let Some(replica) = generations.young.get(&key) {
-            return Some(*replica);
-        }
-        let replica = generations.old.remove(&key)?;
-        generations.insert(key, replica);
-        Some(replica)
+        self.ids.lock().touch(key)
     }
 
     /// A replica is gone, and with it what it kept.
     pub fn forget(&self, replica: ReplicaId) {
-        let generations = &mut *self.generations.lock();
-        generations.young.retain(|_, at| *at != replica);
-        generations.old.retain(|_, at| *at != replica);
-    }
-}
-
-impl Generations {
-    fn insert(&mut self, key: u64, replica: ReplicaId) {
-        if self.young.len() >= MOST && !self.young.contains_key(&key) {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(key, replica);
+        self.ids.lock().retain(|at| *at != replica);
     }
 }
 
@@ -128,8 +82,7 @@ mod tests {
             assert_eq!(pins.find(key(n)), Some(at(n)));
         }
         assert_eq!(pins.find(key(1)), None);
-        let generations = pins.generations.lock();
-        assert!(generations.young.len() <= MOST && generations.old.len() <= MOST);
+        assert!(pins.ids.lock().len() <= 2 * MOST);
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod state;
 
 use super::clock::never;
 use super::emptying::Emptying;
+use super::stored::Account;
 use super::work::SharedWork;
 use crate::api::catalogue::Catalogue;
 use crate::policy::cost::Prospect;
@@ -16,10 +17,10 @@ use arc_swap::ArcSwapOption;
 use parking_lot::{Mutex, RwLock};
 use state::ProbeTimes;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -71,6 +72,8 @@ pub struct Vitals {
     pub(super) refusals: Mutex<Refusals>,
     /// Tells that its engine may be another one.
     pub(super) in_doubt: Notify,
+    /// Stands for as long as its engine does, if that is watched; held for a look.
+    pub(super) witness: Mutex<Weak<TcpStream>>,
     /// When the last readiness probe found nobody there, likewise; never, if it found somebody.
     pub(super) refused: AtomicU64,
     pub(super) load: AtomicU32,
@@ -85,6 +88,8 @@ pub struct Vitals {
     /// What its engine listed last.
     catalogue: ArcSwapOption<Catalogue>,
     pub(super) emptying: Emptying,
+    /// What its engine stores, if it tells.
+    pub(super) account: Account,
     /// When it was probed last.
     pub probes: ProbeTimes,
 }
@@ -112,6 +117,7 @@ impl Vitals {
             failing: Notify::new(),
             refusals: Mutex::default(),
             in_doubt: Notify::new(),
+            witness: Mutex::default(),
             refused: never(),
             load: AtomicU32::new(0),
             inflight: AtomicU32::new(0),
@@ -121,6 +127,7 @@ impl Vitals {
             transitions: Default::default(),
             catalogue: ArcSwapOption::empty(),
             emptying: Emptying::default(),
+            account: Account::default(),
             probes: ProbeTimes::default(),
         }
     }

@@ -59,9 +59,11 @@ impl UpstreamTls {
 }
 
 impl Replica {
-    /// Which group of kept connections may be used for it: those that were verified as it is to be.
-    pub fn trust(&self) -> u64 {
-        self.spec.tls.as_ref().map_or(0, |tls| tls.group)
+    /// Which group of kept connections may be used for it: those that were verified as it is to be, and, where its engine
+    /// must be a certain one, its own.
+    pub fn group(&self) -> u64 {
+        let trust = self.spec.tls.as_ref().map_or(0, |tls| tls.group);
+        if self.identity().is_none() { trust } else { 1 << 63 | trust ^ self.name_hash }
     }
 
     /// Whom to connect to at `address`.

@@ -2,7 +2,8 @@
 //!
 //! The next attempt goes to the next replica of the ranking, but for one case: an idle connection that turned out dead
 //! says nothing against the replica, which was chosen for what it holds. That attempt is repeated there once, on a fresh
-//! connection, and does not count.
+//! connection, and does not count; likewise one whose new connection may lead to another engine than the one that was
+//! asked who it is.
 //!
 //! A retry happens only before any response byte went to the client, and at most `attempts` are made in all. Whether
 //! an engine may have begun the request matters: what never reached an engine, what one did not get in full, and what its
@@ -21,6 +22,8 @@ pub enum Failure {
     NoSocket,
     /// A connection kept from an earlier request turned out dead.
     StaleConnection,
+    /// A connection was made, perhaps to another engine than the one that was asked who it is.
+    Unidentified,
     /// 502 or 503 from the engine's front, without `Retry-After`.
     BadGateway,
     /// The connection was lost before the first response byte.
@@ -63,11 +66,12 @@ pub struct Limits {
 
 impl Failure {
     /// Every failure, in the order of the metrics' label values.
-    pub const ALL: [Failure; 9] = [
+    pub const ALL: [Failure; 10] = [
         Failure::Connect,
         Failure::ConnectTimeout,
         Failure::NoSocket,
         Failure::StaleConnection,
+        Failure::Unidentified,
         Failure::BadGateway,
         Failure::Lost,
         Failure::Timeout,
@@ -82,7 +86,7 @@ impl Failure {
 
     /// Whether it says something of the replica.
     pub fn is_the_replicas(self) -> bool {
-        self != Failure::NoSocket
+        !matches!(self, Failure::NoSocket | Failure::Unidentified)
     }
 
     /// Whether the engine may have ended, so that another one answers next.
@@ -97,6 +101,7 @@ impl Failure {
             Failure::ConnectTimeout => "connect_timeout",
             Failure::NoSocket => "no_socket",
             Failure::StaleConnection => "stale_connection",
+            Failure::Unidentified => "unidentified",
             Failure::BadGateway => "bad_gateway",
             Failure::Lost => "lost",
             Failure::Timeout => "timeout",
@@ -120,7 +125,11 @@ pub enum Verdict {
 /// Whether and where to try again.
 pub fn verdict(failure: Failure, progress: Progress, limits: Limits) -> Verdict {
     let allowed = match failure {
-        Failure::Connect | Failure::ConnectTimeout | Failure::NoSocket | Failure::BadGateway => true,
+        Failure::Connect
+        | Failure::ConnectTimeout
+        | Failure::NoSocket
+        | Failure::Unidentified
+        | Failure::BadGateway => true,
         Failure::StaleConnection => progress.repeatable || progress.unsent,
         Failure::Lost => progress.repeatable && limits.replay_lost,
         Failure::Timeout | Failure::BrokenStream | Failure::Unreadable => false,
@@ -128,7 +137,8 @@ pub fn verdict(failure: Failure, progress: Progress, limits: Limits) -> Verdict 
     if !allowed || progress.answered || !progress.replayable {
         return Verdict::GiveUp;
     }
-    if failure == Failure::StaleConnection && !progress.renewed {
+    let is_the_connections = matches!(failure, Failure::StaleConnection | Failure::Unidentified);
+    if is_the_connections && !progress.renewed {
         return Verdict::Again;
     }
     let room = progress.attempts < limits.attempts && progress.candidates_left;
@@ -206,6 +216,16 @@ mod tests {
         assert_eq!(after(Failure::StaleConnection, renewed), Verdict::Next);
         assert_eq!(after(Failure::Connect, renewed), Verdict::Next);
         assert_eq!(after(Failure::StaleConnection, Progress { attempts: 2, ..renewed }), Verdict::GiveUp);
+    }
+
+    #[test]
+    fn where_another_engine_may_listen_the_request_goes_there_once_more_and_then_elsewhere_whatever_it_is() {
+        let stored = Progress { repeatable: false, ..FRESH };
+        assert_eq!(after(Failure::Unidentified, stored), Verdict::Again);
+        assert_eq!(after(Failure::Unidentified, Progress { renewed: true, ..stored }), Verdict::Next);
+        let alone = Progress { renewed: true, candidates_left: false, ..stored };
+        assert_eq!(after(Failure::Unidentified, alone), Verdict::GiveUp);
+        assert!(!Failure::Unidentified.is_the_replicas() && !Failure::Unidentified.is_connect());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! A session is told by the end of its last prompt, which its next one contains.
 
 use super::fingerprint::{Ends, Place};
-use super::turns::AsItIs;
+use super::halves::AsItIs;
 use crate::pack::record;
 use crate::types::ReplicaId;
 use std::collections::{HashMap, VecDeque};
@@ -71,7 +71,10 @@ pub struct CrowdState {
 record!(CrowdState { sessions, patience });
 
 /// Sessions of each kind that are remembered.
-const MOST: usize = 32_768;
+const MOST: usize = 7 << 12;
+/// What their table has room for, from the start: twice as many as are in it, or it would grow again and again where it
+/// need only be cleared of those that were taken out.
+const ROOM: usize = 4 * MOST;
 /// A session is not expected any more after so many times the requests within which nearly all return.
 const GONE: f64 = 3.0;
 /// One in so many returns later than "nearly all".
@@ -84,9 +87,9 @@ const START: f64 = 1000.0;
 impl Default for Crowd {
     fn default() -> Self {
         Crowd {
-            sessions: HashMap::default(),
-            expected: VecDeque::new(),
-            late: VecDeque::new(),
+            sessions: HashMap::with_capacity_and_hasher(ROOM, BuildHasherDefault::default()),
+            expected: VecDeque::with_capacity(MOST + 1),
+            late: VecDeque::with_capacity(MOST + 1),
             at: Vec::new(),
             patience: START,
         }
@@ -231,7 +234,7 @@ impl Crowd {
         self.sessions.values().filter(move |s| s.replica == replica && s.is_expected).map(|s| s.tokens)
     }
 
-    /// Heap bytes in use, about.
+    /// Heap bytes, about: always the same.
     pub fn bytes(&self) -> usize {
         self.sessions.capacity() * (size_of::<(u64, Session)>() + 1)
             + (self.expected.capacity() + self.late.capacity()) * size_of::<(Number, u64)>()

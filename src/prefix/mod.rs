@@ -5,10 +5,12 @@
 
 pub mod crowd;
 pub mod fingerprint;
+pub mod halves;
 pub mod index;
 pub mod lru;
 pub mod replica_set;
 pub mod residency;
 pub mod rotation;
+pub mod stored;
 pub mod turns;
 pub mod uses;

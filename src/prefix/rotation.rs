@@ -15,16 +15,12 @@
 //! in `STRIDE` after it, where what is found between two of them is taken to lie halfway. Bounded: what was not seen for
 //! a hundred thousand others is forgotten, as if it had never been.
 
-use super::turns::AsItIs;
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use super::halves::Halves;
 
 /// Blocks at the beginning that are all looked at, and one in so many after them.
 const STRIDE: usize = 8;
-/// Blocks in one half of the table: some millions of bytes each.
-const HALF: usize = 1 << 17;
-
-type Half = HashMap<u64, u16, BuildHasherDefault<AsItIs>>;
+/// Blocks in one half of the table: two million bytes each.
+const HALF: usize = 7 << 14;
 
 /// Blocks of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -37,10 +33,7 @@ pub struct Found {
 
 /// How many requests began with each block.
 #[derive(Debug, Default)]
-pub struct Rotation {
-    young: Half,
-    old: Half,
-}
+pub struct Rotation(Halves<u16, HALF>);
 
 impl Rotation {
     /// A prompt comes: how many of its leading blocks would be found, one of `replicas` taking its turn? From now on it
@@ -67,17 +60,14 @@ impl Rotation {
 
     /// How often a block came before; now it did once more.
     fn count(&mut self, print: u64) -> u16 {
-        let before = self.young.get(&print).copied().or_else(|| self.old.remove(&print)).unwrap_or(0);
-        if self.young.len() >= HALF && !self.young.contains_key(&print) {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(print, before.saturating_add(1));
+        let before = self.0.get(print).unwrap_or(0);
+        self.0.put(print, before.saturating_add(1));
         before
     }
 
     /// Blocks that are known.
     pub fn len(&self) -> usize {
-        self.young.len() + self.old.len()
+        self.0.len()
     }
 
     /// Whether none is.
@@ -100,6 +90,7 @@ fn index(n: usize) -> f64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashMap;
 
     /// The prefix of so many blocks of one text.
     fn chain(text: u64, blocks: u64) -> Vec<u64> {

@@ -3,20 +3,16 @@
 //! reports. So the end of a prompt says of the next one where it was, to the token, which matters most to prompts that
 //! are shorter than a few blocks. Bounded: a table of the last turns, the older half of which goes at once.
 
+use super::halves::Halves;
 use crate::pack::record;
 use crate::types::ReplicaId;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 
 /// Turns in one half of the table.
-const HALF: usize = 32_768;
+const HALF: usize = 7 << 12;
 
 /// The last turns by the fingerprint of the end of their prompt.
 #[derive(Debug, Default)]
-pub struct Turns {
-    young: Half,
-    old: Half,
-}
+pub struct Turns(Halves<Turn, HALF>);
 
 /// What is held of a turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,8 +27,6 @@ pub struct Turn {
 
 record!(Turn { replica, tokens, block });
 
-type Half = HashMap<u64, Turn, BuildHasherDefault<AsItIs>>;
-
 impl Turn {
     /// Tokens of it after the first `blocks` blocks of `block` tokens.
     pub fn after(&self, blocks: usize, block: f64) -> f64 {
@@ -43,51 +37,27 @@ impl Turn {
 impl Turns {
     /// A prompt that ends at `print` was answered.
     pub fn set(&mut self, print: u64, turn: Turn) {
-        if self.young.len() >= HALF {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(print, turn);
+        self.0.put(print, turn);
     }
 
     /// Who answered the prompt that ends at `print`.
     pub fn get(&self, print: u64) -> Option<Turn> {
-        self.young.get(&print).or_else(|| self.old.get(&print)).copied()
+        self.0.get(print)
     }
 
     /// What a replica answered is held no longer.
     pub fn forget(&mut self, replica: ReplicaId) {
-        self.young.retain(|_, turn| turn.replica != replica);
-        self.old.retain(|_, turn| turn.replica != replica);
+        self.0.retain(|turn| turn.replica != replica);
     }
 
     /// All that is known, the older half first.
     pub fn all(&self) -> Vec<(u64, Turn)> {
-        self.old.iter().chain(&self.young).map(|(print, turn)| (*print, *turn)).collect()
+        self.0.all()
     }
 
-    /// Heap bytes in use, about.
+    /// Heap bytes, about.
     pub fn bytes(&self) -> usize {
-        (self.young.capacity() + self.old.capacity()) * (size_of::<(u64, Turn)>() + 1)
-    }
-}
-
-/// Takes a fingerprint for its hash: it is one.
-#[derive(Debug, Default)]
-pub(super) struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
+        self.0.bytes()
     }
 }
 
@@ -105,6 +75,6 @@ mod tests {
         }
         turns.set(print(3 * HALF - 1), turn(2));
         assert_eq!((turns.get(print(3 * HALF - 1)), turns.get(print(0))), (Some(turn(2)), None));
-        assert!(turns.young.len() + turns.old.len() <= 2 * HALF && turns.bytes() < 4 << 20);
+        assert!(turns.0.len() <= 2 * HALF && turns.bytes() < 4 << 20);
     }
 }

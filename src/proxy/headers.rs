@@ -1,6 +1,6 @@
 //! What changes in heads. Of a request: offers of other protocols are declined, but for WebSocket. Of an answer: fields
-//! that belong to one connection go no further, and a client of HTTP/1.0 gets a body that it can read. Everything else is
-//! the engine's; of redirects see `redirect.rs`.
+//! that belong to one connection go no further. Everything else is the engine's; of redirects see `redirect.rs`, of what
+//! says where a body ends `framing.rs`.
 
 use http::header::{CONNECTION, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Version};
@@ -104,13 +104,6 @@ fn hex(digits: [u8; 2]) -> Option<u8> {
     u8::try_from(high? * 16 + low?).ok()
 }
 
-/// Without chunks, for clients that do not know them: the body then ends with the connection.
-pub(super) fn suit_version(response: &mut ResponseHeader, client: Version) {
-    if client < Version::HTTP_11 {
-        response.remove_header(&TRANSFER_ENCODING);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,9 +173,5 @@ mod tests {
         let mut left: Vec<_> = response.headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["transfer-encoding", "x-kept"]);
-        suit_version(&mut response, Version::HTTP_11);
-        assert!(response.headers.contains_key(TRANSFER_ENCODING));
-        suit_version(&mut response, Version::HTTP_10);
-        assert!(!response.headers.contains_key(TRANSFER_ENCODING));
     }
 }

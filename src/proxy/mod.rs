@@ -5,6 +5,7 @@
 //! | a new connection | `front.rs`, `heads.rs`, `wire.rs`, `course.rs` | HTTP/1 or HTTP/2; how long a head may take, and what is said of one that cannot be read |
 //! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `memory.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs`, `upgrade.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
+//! | `connected_to_upstream` | `identity.rs` | a new connection is used only if it leads to the engine it is for |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
 //! | `response_filter`, `response_body_filter` | `relay.rs`, `usage.rs`, `headers.rs`, `redirect.rs` | the answer passes; it is read beside |
 //! | how an attempt ended | `signals.rs` | what it says of the replica's health |
@@ -21,13 +22,16 @@ mod cors;
 mod course;
 mod explain;
 mod finish;
+mod framing;
 mod front;
 mod headers;
 mod heads;
+mod identity;
 mod memory;
 mod models;
 mod peer;
 mod prepare;
+mod presence;
 mod queue;
 mod rank;
 mod redirect;
@@ -63,10 +67,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderName;
 use memory::BodyMemory;
+use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_error::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
@@ -227,6 +233,18 @@ impl ProxyHttp for Proxy {
         ctx.body.replace_sentinel(piece, end_of_stream)
     }
 
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        reused: bool,
+        _peer: &HttpPeer,
+        _fd: RawFd,
+        _digest: Option<&Digest>,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        identity::leads_to_its_engine(reused, ctx)
+    }
+
     fn fail_to_connect(&self, session: &mut Session, _: &HttpPeer, ctx: &mut Context, e: Box<Error>) -> Box<Error> {
         self.on_connect_failed(session, ctx, e)
     }
@@ -248,6 +266,7 @@ impl ProxyHttp for Proxy {
         response: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
+        framing::settle(response)?;
         self.on_upstream_head(session, response, ctx)
     }
 
@@ -267,7 +286,7 @@ impl ProxyHttp for Proxy {
         end_of_stream: bool,
         ctx: &mut Context,
     ) -> Result<Option<Duration>> {
-        self.on_piece(piece.as_ref(), end_of_stream, ctx);
+        self.on_piece(piece.as_ref(), end_of_stream, ctx)?;
         self.hide(piece, end_of_stream, ctx);
         Ok(None)
     }

@@ -3,6 +3,7 @@
 
 use super::context::{Attempt, Context, Route};
 use super::headers::wants_websocket;
+use super::presence::{leaves, still_there};
 use super::queue::Stay;
 use super::request::refuse;
 use super::{Phases, Proxy, body, explain, rank, upgrade, usage};
@@ -15,7 +16,7 @@ use crate::fleet::reservation::Reservation;
 use crate::fleet::router::{Asking, Next, Placed, Unplaced};
 use crate::policy::flight::Flight;
 use crate::policy::queue::{Line, Shed};
-use crate::policy::retry::{Failure, Verdict, next_place};
+use crate::policy::retry::{Verdict, next_place};
 use crate::policy::select::{Decision, Ranked};
 use crate::telemetry::metrics::InflightGuard;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
@@ -31,9 +32,6 @@ use std::time::{Duration, Instant};
 
 /// Groups of connections that are used once.
 static FRESH: AtomicU64 = AtomicU64::new(1);
-
-/// How often a request looks whether an engine has said who it is.
-const KNOWN_SOON: Duration = Duration::from_millis(10);
 
 const REQUEST_ID: &str = "x-request-id";
 
@@ -198,31 +196,6 @@ impl Proxy {
         Ok((reservation, claim, counted))
     }
 
-    /// A connection that was dead may have been that of another engine: where it matters which, that is asked before the
-    /// request goes there once more. Who is not let in by then is left, if another attempt is allowed.
-    async fn ask_again(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
-        let Some(route) = ctx.route.as_ref().filter(|route| route.verdict == Verdict::Again) else { return Ok(()) };
-        let failed = route.decision.ranked.at(route.position).and_then(|r| self.router.fleet().replica(r.id));
-        let Some(replica) = failed.filter(|replica| replica.is_barred()) else { return Ok(()) };
-        let until_known = async {
-            while replica.is_unidentified() {
-                tokio::time::sleep(KNOWN_SOON).await;
-            }
-        };
-        tokio::select! {
-            _ = tokio::time::timeout(ctx.terms.settings.phases.connect, until_known) => {}
-            left = leaves(session) => return Err(left),
-        }
-        if replica.is_barred() {
-            let Some(route) = &mut ctx.route else { return Ok(()) };
-            (route.renewed, route.verdict) = (true, Verdict::Next);
-            if self.verdict(Failure::StaleConnection, true, session, ctx) != Verdict::Next {
-                return refuse(ctx, ErrorKind::NoReplica);
-            }
-        }
-        Ok(())
-    }
-
     /// Takes out of the ranking, from `position` on, whom nothing may bypass: drained or gone since it was made, or not what
     /// it must be.
     fn pass_barred(&self, decision: &mut Decision, position: usize) {
@@ -276,29 +249,6 @@ impl Proxy {
     }
 }
 
-/// Fails when the client has left: nothing polls its connection while an attempt is being made.
-async fn still_there(session: &mut Session) -> Result<()> {
-    if !session.downstream_session.is_body_done() {
-        // what would be read is the body, which the next attempt needs
-        return Ok(());
-    }
-    let idle = session.downstream_session.read_body_or_idle(true);
-    match tokio::time::timeout(Duration::ZERO, idle).await {
-        Ok(Err(e)) => Err(e.into_down()),
-        _ => Ok(()),
-    }
-}
-
-/// Ends when the client has left.
-pub(super) async fn leaves(session: &mut Session) -> Box<Error> {
-    if session.downstream_session.is_body_done()
-        && let Err(e) = session.downstream_session.read_body_or_idle(true).await
-    {
-        return e.into_down();
-    }
-    std::future::pending().await
-}
-
 /// How long a request may still be kept back, all its waits together.
 struct Patience {
     whole_ms: f64,
@@ -322,7 +272,7 @@ impl Patience {
 fn peer(replica: &Replica, address: SocketAddr, phases: &Phases, fresh: bool) -> HttpPeer {
     let mut peer = replica.peer(address);
     // connections of another group are not taken from the pool; nobody will ask for this one again
-    peer.group_key = if fresh { FRESH.fetch_add(1, Relaxed) } else { replica.trust() };
+    peer.group_key = if fresh { FRESH.fetch_add(1, Relaxed) } else { replica.group() };
     let options = &mut peer.options;
     options.connection_timeout = Some(phases.connect);
     options.total_connection_timeout = Some(phases.connect);

@@ -5,7 +5,7 @@
 
 use super::Proxy;
 use super::context::Context;
-use super::peer::leaves;
+use super::presence::leaves;
 use super::request::refuse;
 use crate::api::errors::ErrorKind;
 use crate::fleet::gate::{Entry, Permit, Standing, Waiting, Wanted};

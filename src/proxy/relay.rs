@@ -4,7 +4,8 @@
 use super::Proxy;
 use super::context::Context;
 use super::explain;
-use super::headers::{drop_hop_by_hop, suit_version};
+use super::framing::suit_version;
+use super::headers::drop_hop_by_hop;
 use super::redirect::hide_address;
 use super::usage;
 use crate::api::answer::{Made, StreamReader, StreamState, Usage, WholeReader};
@@ -19,7 +20,7 @@ use crate::prefix::residency::Served;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode, Version};
-use pingora_error::Result;
+use pingora_error::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 use std::borrow::Cow;
@@ -41,7 +42,13 @@ pub(super) struct Relay {
     pub(super) first_token: Option<Instant>,
     /// The stream ended, or reported an error, without being finished.
     pub(super) broken: bool,
+    /// Nothing but the end of the engine's connection says where the answer ends, and an engine that dies ends it as well.
+    pub(super) unframed: bool,
 }
+
+/// What Pingora is told of a stream without framing that stops before its end. To the client it must not end as if it were
+/// whole: in chunks, which the engine did not send, the end is a word of ours.
+pub(super) const UNFINISHED: &str = "unfinished";
 
 #[derive(Default)]
 enum Reader {
@@ -122,8 +129,8 @@ pub(super) fn is_final(status: StatusCode) -> bool {
 }
 
 impl Proxy {
-    /// What the events of a stream have shown so far.
-    fn on_events(&self, state: StreamState, end: bool, ctx: &mut Context) {
+    /// What the events of a stream have shown so far. Whether it has stopped before its end.
+    fn on_events(&self, state: StreamState, end: bool, ctx: &mut Context) -> bool {
         ctx.relay.usage = state.usage;
         if state.progressed && !state.failed {
             self.heard(ctx);
@@ -141,10 +148,12 @@ impl Proxy {
             self.metrics.attempt_failed(ctx.endpoint, Failure::BrokenStream);
             self.ended(Some(Failure::BrokenStream), ctx);
         }
+        end && !state.finished && !state.failed && !state.foreign
     }
 
-    /// `response_body_filter`: one piece of the answer.
-    pub(super) fn on_piece(&self, piece: Option<&Bytes>, end: bool, ctx: &mut Context) {
+    /// `response_body_filter`: one piece of the answer. Fails where the answer must not come to its end.
+    pub(super) fn on_piece(&self, piece: Option<&Bytes>, end: bool, ctx: &mut Context) -> Result<()> {
+        let mut stopped = false;
         let piece = piece.map_or(&[][..], |p| p);
         let came = !piece.is_empty();
         let piece = &*plain(piece, ctx);
@@ -152,7 +161,7 @@ impl Proxy {
             Reader::Stream(reader) => {
                 let (state, id) = (reader.push(piece), reader.take_id());
                 self.remember(id, ctx);
-                self.on_events(state, end, ctx);
+                stopped = self.on_events(state, end, ctx);
             }
             Reader::Whole(reader) => {
                 reader.push(piece);
@@ -186,6 +195,10 @@ impl Proxy {
             // the engine is done, however slowly the client takes the rest
             ctx.attempt = None;
         }
+        if stopped && ctx.relay.unframed {
+            return Err(Error::new(ErrorType::Custom(UNFINISHED)).into_up());
+        }
+        Ok(())
     }
 
     /// An answer has told the ids of what its replica keeps.

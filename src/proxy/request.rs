@@ -4,6 +4,7 @@ use super::body::{Body, BodyFailure, INVALID_CHUNK, ReadLimits, content_length, 
 use super::context::{Context, PromptFacts};
 use super::cors::is_preflight;
 use super::course::request_is_whole;
+use super::framing::is_plain;
 use super::headers::{decline_upgrade, wants_websocket};
 use super::models::form_of;
 use super::prepare::{prepare, session_key};
@@ -40,6 +41,9 @@ impl Proxy {
         limit_silence(session, &settings.phases);
         let head = session.req_header();
         ctx.endpoint = Endpoint::of(head.method.as_str(), head.uri.path());
+        if !is_plain(&head.headers) {
+            return refuse(ctx, ErrorKind::BadRequest);
+        }
         if let Some(cors) = &rules.cors {
             ctx.permission = cors.permission(head);
             if is_preflight(head) {

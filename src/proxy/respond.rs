@@ -3,6 +3,7 @@
 use super::body::{INVALID_CHUNK, linger};
 use super::context::Context;
 use super::explain;
+use super::identity::UNIDENTIFIED;
 use super::retry::has_answered;
 use crate::api::errors::{Dialect, ErrorKind};
 use crate::fleet::{Fleet, FleetHealth};
@@ -99,6 +100,7 @@ pub(super) fn kind_of(e: &Error, ctx: &Context) -> Option<ErrorKind> {
         (ErrorSource::Downstream, _) => None,
         (ErrorSource::Upstream, ErrorType::ReadTimedout | ErrorType::WriteTimedout) => Some(ErrorKind::UpstreamTimeout),
         (ErrorSource::Upstream, ErrorType::InvalidHTTPHeader) => Some(ErrorKind::UpstreamUnreadable),
+        (ErrorSource::Upstream, ErrorType::Custom(UNIDENTIFIED)) => Some(ErrorKind::NoReplica),
         (ErrorSource::Upstream, _) if ctx.failure.is_some_and(|f| f.is_connect()) => Some(ErrorKind::ConnectFailed),
         (ErrorSource::Upstream, _) => Some(ErrorKind::UpstreamLost),
         _ => Some(ErrorKind::Internal),

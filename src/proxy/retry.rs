@@ -3,12 +3,13 @@
 use super::Proxy;
 use super::body::content_length;
 use super::context::Context;
-use super::relay::is_final;
+use super::identity::UNIDENTIFIED;
+use super::relay::{UNFINISHED, is_final};
 use crate::api::endpoint;
 use crate::engine::discovery::look_again;
 use crate::policy::retry::{Failure, Progress, Verdict, verdict};
 use bytes::Bytes;
-use http::header::RETRY_AFTER;
+use http::header::{CONTENT_LENGTH, RETRY_AFTER, TRANSFER_ENCODING};
 use pingora_error::{Error, ErrorSource, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
@@ -69,6 +70,9 @@ impl Proxy {
     ) -> Result<()> {
         self.take_back(response.status, ctx)?;
         self.answered(response.status, ctx);
+        // asked here, of the engine's own words: to the client Pingora says that what has no framing comes in chunks
+        ctx.relay.unframed =
+            !response.headers.contains_key(CONTENT_LENGTH) && !response.headers.contains_key(TRANSFER_ENCODING);
         let status = response.status.as_u16();
         if status == 404 && ctx.endpoint.is_inference() {
             self.doubt_models();
@@ -152,8 +156,11 @@ fn failure_of(e: &Error, ctx: &Context, reused: bool) -> Option<Failure> {
     }
     let early = ctx.attempt.as_ref().is_some_and(|a| a.began.elapsed() < STALE_WITHIN);
     Some(match e.etype() {
+        ErrorType::Custom(UNIDENTIFIED) => Failure::Unidentified,
         ErrorType::HTTPStatus(_) => Failure::BadGateway,
         ErrorType::ReadTimedout | ErrorType::WriteTimedout => Failure::Timeout,
+        // booked when the stream stopped
+        ErrorType::Custom(UNFINISHED) => return None,
         // it answered, in words that are not HTTP
         ErrorType::InvalidHTTPHeader => Failure::Unreadable,
         _ if reused && early => Failure::StaleConnection,

@@ -4,10 +4,11 @@ use super::{StartError, health};
 use crate::api::compat::Compat;
 use crate::api::model::Aliases;
 use crate::api::sha256::{Digest, sha256};
-use crate::config::{self, AccessLog, Config, Loaded};
+use crate::config::{self, AccessLog, Config, Loaded, ReplicaKvEvents};
 use crate::engine::search::ModelSearch;
 use crate::fleet::gate;
 use crate::fleet::replica::{ReplicaSpec, Role};
+use crate::fleet::spec::Events;
 use crate::fleet::transport::UpstreamTls;
 use crate::fleet::{Fleet, Rules};
 use crate::policy::flight::FlightParams;
@@ -48,8 +49,16 @@ pub(super) fn replica(r: &config::Replica) -> Result<ReplicaSpec, StartError> {
             node: r.node.clone(),
             kv_capacity: r.kv_capacity_tokens,
             identity: health::identity(&r.identity),
+            events: events(&r.kv_events),
         },
     })
+}
+
+fn events(written: &ReplicaKvEvents) -> Option<Arc<Events>> {
+    let port = |port: Option<u32>| port.and_then(|port| u16::try_from(port).ok());
+    let (port, replay_port) = (port(written.port), port(written.replay_port));
+    let events = Events { port, replay_port, topic: written.topic.clone() };
+    (events.port.is_some() || events.topic.is_some()).then(|| Arc::new(events))
 }
 
 pub(super) fn admin_token(loaded: &Loaded) -> Option<Digest> {

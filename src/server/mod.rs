@@ -19,6 +19,7 @@ use crate::cli::Cli;
 use crate::config::{self, Config, ListenAddr, Loaded};
 use crate::engine::admission::AdmissionWatch;
 use crate::engine::discovery::Configured;
+use crate::engine::events::KvEvents;
 use crate::engine::generation::GenerationProbe;
 use crate::engine::membership::{Membership, Source};
 use crate::engine::probe::ReadinessProbe;
@@ -291,6 +292,9 @@ fn add_health(server: &mut Server, fleet: &Arc<Fleet>, balancer: Arc<LoadBalance
     let own = fleet.clone();
     let make = Box::new(move |config: &Config| AdmissionWatch::new(own.clone(), health::admission(config)));
     server.add_service(background_service("admission", Renewed { news: news.clone(), make }));
+    let own = fleet.clone();
+    let make = Box::new(move |config: &Config| KvEvents::new(own.clone(), config.fleet.kv_events.bind));
+    server.add_service(background_service("KV events", Renewed { news: news.clone(), make }));
 }
 
 fn balancer(fleet: &Arc<Fleet>, readiness: &Arc<ArcSwap<ReadinessProbe>>, news: News) -> LoadBalancer<CacheAware> {

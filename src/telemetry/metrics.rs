@@ -120,6 +120,15 @@ metrics! {
             "Prompt tokens by replica, of answers that reported how many were cached.", &["upstream"]);
         upstream_cached_tokens: counters(CACHED_TOKENS,
             "Those of them that the replica reported as served from its prefix cache.", &["upstream"]);
+        kv_blocks: gauges("ramjet_upstream_kv_blocks", "Blocks that the replica's engine stores by its KV events.", &["upstream"]);
+        kv_prompts: gauges("ramjet_upstream_kv_prompts",
+            "Prompts of which these events tell what is stored.", &["upstream"]);
+        kv_events: counters("ramjet_upstream_kv_events_total",
+            "What KV events told of: blocks stored and removed, caches cleared, and other events.", &["upstream", "kind"]);
+        kv_losses: counters("ramjet_upstream_kv_losses_total",
+            "How often everything that KV events had told was dropped: batches are missing (gap) or cannot be read \
+             (unreadable), tell what cannot be true or more than is followed (contradiction), the engine began anew (anew), \
+             or the connection ended (ended).", &["upstream", "reason"]);
         placed: gauge("ramjet_requests_placed",
             "Requests with a replica, by the requests' own count. It stays at ramjet_reservations.");
         checks: counters("ramjet_self_check_failures_total",

@@ -50,6 +50,7 @@ impl Metrics {
                 shown.inc_by(count.saturating_sub(shown.get()));
             }
             self.show_health(replica);
+            self.show_kv_events(replica);
         }
         self.show_sources(fleet);
         self.show_models(fleet.model_names());
@@ -76,15 +77,38 @@ impl Metrics {
         };
         self.inherited.lock().keep(may_stay);
         let stays = |label: &LabelPair| may_stay(label.name(), label.value());
-        let gauges = [&self.upstream_up, &self.upstream_inflight, &self.upstream_load, &self.fenced];
+        let gauges = [
+            &self.upstream_up,
+            &self.upstream_inflight,
+            &self.upstream_load,
+            &self.fenced,
+            &self.kv_blocks,
+            &self.kv_prompts,
+        ];
         gauges.into_iter().for_each(|gauges| keep(gauges, stays));
         let tokens = [&self.upstream_prompt_tokens, &self.upstream_cached_tokens];
-        let health = [&self.probe_failures, &self.suppressed, &self.transitions];
+        let health = [&self.probe_failures, &self.suppressed, &self.transitions, &self.kv_events, &self.kv_losses];
         tokens
             .into_iter()
             .chain(health)
             .chain([&self.failovers, &self.key_requests])
             .for_each(|counters| keep(counters, stays));
+    }
+
+    /// What a replica's engine told of its cache, where it is listened to.
+    fn show_kv_events(&self, replica: &Replica) {
+        if replica.spec.role.events.is_none() {
+            return;
+        }
+        let name = replica.name();
+        let (blocks, prompts) = replica.account();
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.kv_blocks.with_label_values(&[name]).set(gauge(blocks));
+        self.kv_prompts.with_label_values(&[name]).set(gauge(prompts));
+        let (heard, losses) = replica.told();
+        let heard = heard.map(|(what, count)| (self.kv_events.with_label_values(&[name, what.label()]), count));
+        let losses = losses.map(|(why, count)| (self.kv_losses.with_label_values(&[name, why.label()]), count));
+        heard.chain(losses).for_each(|(shown, count)| shown.inc_by(count.saturating_sub(shown.get())));
     }
 
     fn show_sources(&self, fleet: &Fleet) {

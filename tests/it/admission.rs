@@ -5,6 +5,14 @@ use crate::support::client::{self, get};
 use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start};
 use crate::support::{chat_body, until};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 
 const LISTED: &str = r#"{"id":"m","max_model_len":4096,"owned_by":"vllm"}"#;
 const VERSION: &str = r#"{"version":"0.32.0"}"#;
@@ -102,8 +110,7 @@ async fn another_engine_at_the_same_address_gets_nothing_before_it_was_asked() {
     second.lists(r#"{"id":"m2","max_model_len":4096,"owned_by":"vllm"}"#);
     second.shows("/version", 200, VERSION);
     second.shows("/identity", 200, DOCUMENT);
-    // from the moment on at which its end is known, all the while there are requests
-    until("its end is known", || async { fence(&ramjet).await.is_some() }).await;
+    // all the while there are requests
     until("refused", || async {
         assert_ne!(status(&ramjet).await, 200);
         fence(&ramjet).await.as_deref() == Some("identity_model")
@@ -142,6 +149,50 @@ async fn a_kept_connection_that_is_dead_costs_no_request_where_the_engine_is_the
             assert_eq!(status(&ramjet).await, 200, "{n}");
         }
     }
+}
+
+/// Listens before `engine`, and closes connections on which nothing has been said for a while; how many it has closed.
+async fn impatient(engine: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (addr, closed) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counter = closed.clone();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let counter = counter.clone();
+            tokio::spawn(async move {
+                if timeout(Duration::from_millis(1200), client.peek(&mut [0])).await.is_err() {
+                    counter.fetch_add(1, Relaxed);
+                    return;
+                }
+                let mut engine = TcpStream::connect(engine).await.unwrap();
+                let _ended = copy_bidirectional(&mut client, &mut engine).await;
+            });
+        }
+    });
+    (addr, closed)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_whose_habit_is_to_close_silent_connections_loses_no_request() {
+    let engine = engine().await;
+    let (addr, closed) = impatient(engine.addr).await;
+    let replicas = &[guarded(&engine).replace(&engine.addr.to_string(), &addr.to_string())];
+    let start = Start { replicas, config: CONFIG, probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    until("let in", || async { fence(&ramjet).await.is_none() }).await;
+    // each answer ends its connection
+    let once = "raw=HTTP/1.1 200 OK\\r\\ncontent-length: 2\\r\\nconnection: close\\r\\n\\r\\n{}";
+    let asked = || async {
+        engine.script(&[once]);
+        status(&ramjet).await
+    };
+    // the first times the engine may have ended
+    until("that is its habit", || async { asked().await == 200 && closed.load(Relaxed) >= 3 }).await;
+    until("silent connections are closed again and again", || async {
+        assert_eq!(asked().await, 200);
+        closed.load(Relaxed) >= 6
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -163,7 +163,7 @@ async fn a_journal_under_the_same_settings_gives_the_same_choices_all_of_them() 
         // other settings, other choices
         let other = if name == "load" { "cost" } else { "round_robin" };
         let (code, page, _) = replay(&[&path], &["--set", &format!("routing.policy={other}")]);
-        assert!(code == 0 && after(&page, "moved:") > 10, "{name}: {page}");
+        assert!(code == 0 && after(&page, "moved:") > 0, "{name}: {page}");
         // what is not written down is missed
         let text = std::fs::read_to_string(&path).unwrap();
         let poor = file(&format!("poor-{name}"));

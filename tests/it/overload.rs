@@ -225,6 +225,45 @@ async fn who_leaves_the_queue_takes_its_place_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_the_queue_while_its_body_is_still_to_stream_through_takes_its_place_along() {
+    let (engine, ramjet, first) = busy(ONE).await;
+    let head = |length: usize| {
+        let head = chat_head(&format!("content-length: {length}\r\n"));
+        head.replace("/v1/chat/completions", "/v1/audio/transcriptions")
+    };
+    // all of the body, a part of it, and a reset
+    for (length, sent, resets) in [(4, 4, false), (1_000_000, 100_000, false), (1_000_000, 4, true)] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        h1.send(head(length).as_bytes()).await;
+        h1.send(&vec![b'x'; sent]).await;
+        queued(&ramjet, 1).await;
+        if resets {
+            h1.stream.set_zero_linger().unwrap();
+        }
+        drop(h1);
+        queued(&ramjet, 0).await;
+    }
+    let mut sender = client::h2_connect(ramjet.api).await;
+    let request = http::Request::post("http://ramjet.test/v1/audio/transcriptions").body(()).unwrap();
+    let (_unanswered, mut stream) = sender.send_request(request, false).unwrap();
+    stream.send_data("part".into(), false).unwrap();
+    queued(&ramjet, 1).await;
+    stream.send_reset(h2::Reason::CANCEL);
+    queued(&ramjet, 0).await;
+    assert_eq!(ramjet.metric("ramjet_client_disconnects_total").await, 4.0);
+    // who stays is served with all of its body
+    let mut stays = H1::connect(ramjet.api).await.unwrap();
+    stays.send(head(100_000).as_bytes()).await;
+    stays.send(&vec![b'x'; 50_000]).await;
+    queued(&ramjet, 1).await;
+    engine.call();
+    stays.send(&vec![b'x'; 50_000]).await;
+    all_answered(vec![first, stays]).await;
+    let seen: Vec<_> = engine.seen().iter().skip(1).map(|seen| seen.length).collect();
+    assert_eq!(seen, [100_000], "no engine heard of those who left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_keeps_its_room_to_its_end() {
     let engine = Engine::start().await;
     let ramjet = start(&[&engine], ONE).await;

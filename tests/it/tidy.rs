@@ -100,6 +100,7 @@ fn the_top_level_holds_what_it_should() {
         .filter(|name| !name.starts_with('.') && name != "target")
         .collect();
     found.sort();
-    let wanted = ["Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "bench", "conf", "deploy", "src", "tests"];
+    let wanted =
+        ["Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "bench", "conf", "deny.toml", "deploy", "src", "tests"];
     assert_eq!(found, wanted);
 }

@@ -41,6 +41,7 @@ pub(super) fn event(data: &[u8], seen: &mut Seen) -> Result<(), Malformed> {
     let mut members = Members::default();
     Cursor::new(data).object(|key, value| {
         let kind = value.kind()?;
+        seen.known |= matches!(key.raw, b"choices" | b"type" | b"meta_info" | b"text" | b"output_ids");
         match key.raw {
             b"choices" if kind == Kind::Array => value.array(|choice| self::choice(choice, &mut seen.state))?,
             b"usage" if kind == Kind::Object => seen.usage.read(value)?,

@@ -22,7 +22,21 @@ fn a_role_or_an_empty_delta_is_not_a_generated_token() {
         r#"{"choices":[],"usage":null}"#,
         "not json",
     ] {
-        assert_eq!(state_after(&[event]), StreamState::default(), "{event}");
+        let nothing = StreamState { foreign: event == "not json", ..StreamState::default() };
+        assert_eq!(state_after(&[event]), nothing, "{event}");
+    }
+}
+
+#[test]
+fn a_stream_is_foreign_as_long_as_none_of_its_events_is_known() {
+    for (events, foreign) in [
+        (&[][..], false),
+        (&["not json", r#"{"token":{"text":"x"}}"#, r#"{"content":"x","stop":false}"#], true),
+        (&[r#"{"token":{"text":"x"}}"#, r#"{"choices":[]}"#], false),
+        (&[r#"{"type":"response.created","response":{}}"#], false),
+        (&[r#"{"text":"x","meta_info":{}}"#], false),
+    ] {
+        assert_eq!(state_after(events).foreign, foreign, "{events:?}");
     }
 }
 

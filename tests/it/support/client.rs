@@ -65,7 +65,8 @@ impl H1 {
         Ok(String::from_utf8(head).unwrap())
     }
 
-    async fn body(&mut self, head: &str) -> std::io::Result<Vec<u8>> {
+    /// The body behind a head.
+    pub(crate) async fn body(&mut self, head: &str) -> std::io::Result<Vec<u8>> {
         let lower = head.to_ascii_lowercase();
         if lower.contains("transfer-encoding: chunked") {
             return self.chunked().await;

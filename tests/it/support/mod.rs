@@ -6,9 +6,10 @@ pub(crate) mod dns;
 pub(crate) mod engine;
 pub(crate) mod hex;
 pub(crate) mod load;
+pub(crate) mod publisher;
 pub(crate) mod ramjet;
 pub(crate) mod unit;
-mod wire;
+pub(crate) mod wire;
 
 use std::future::Future;
 use std::time::{Duration, Instant};

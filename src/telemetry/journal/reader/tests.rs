@@ -13,11 +13,13 @@ fn place() -> impl Strategy<Value = Option<Place>> {
 }
 
 fn pools() -> impl Strategy<Value = Vec<Told>> {
-    prop::collection::btree_map(0u16..60, (any::<bool>(), prop::option::of(0.01f64..1.0)), 0..30).prop_map(|all| {
-        let told = |(id, (healthy, share)): (u16, (bool, Option<f64>))| Told {
+    let told = (any::<bool>(), prop::option::of(0.01f64..1.0), prop::option::of(any::<u32>()));
+    prop::collection::btree_map(0u16..60, told, 0..30).prop_map(|all| {
+        let told = |(id, (healthy, share, stores)): (u16, (bool, Option<f64>, Option<u32>))| Told {
             id: ReplicaId(id),
             healthy,
             share: share.unwrap_or(1.0),
+            stores,
         };
         all.into_iter().map(told).collect()
     })
