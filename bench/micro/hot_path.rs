@@ -34,8 +34,12 @@ use std::time::SystemTime;
 /// A prompt of 1 MiB.
 const SIZE: Size = Size { prompt: 262_144.0, block: 512.0, ends: Ends { previous: None, own: None } };
 
-const RULES: Compat =
-    Compat { strip_max_tokens_over: Some(100_000), flatten_text_parts: true, drop_unknown_reasoning_effort: true };
+const RULES: Compat = Compat {
+    strip_max_tokens_over: Some(100_000),
+    flatten_text_parts: true,
+    drop_unknown_reasoning_effort: true,
+    ask_usage: false,
+};
 const SHAPE: PromptShape = PromptShape { secret: 7, block_bytes: 2048, max_prefix_bytes: 2 << 20 };
 
 /// A coding agent's request: a long system prompt, then turns of prose and escaped source code.

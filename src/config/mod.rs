@@ -89,6 +89,8 @@ pub struct Loaded {
     pub admin_token: Option<Secret>,
     /// What the API listeners show in TLS; `None` without TLS.
     pub tls: Option<ServerTls>,
+    /// How the collector of traces is known to be itself; `None` without TLS.
+    pub traces_tls: Option<UpstreamTls>,
     /// What the operator should know although nothing is wrong, one line each.
     pub warnings: Vec<String>,
 }
@@ -115,9 +117,13 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
     let dns_key = rules::dns_key(&config.fleet.discovery.dns, sources.env, &mut reader);
     let admin_token = rules::admin_token(&config.admin, sources.env, &mut reader);
     let tls = tls::server(&config.listen.tls, &mut reader);
+    let traces_tls = tls::collector(&config.traces, &mut reader);
     match Problems::new(reader.problems) {
         Some(problems) => Err(problems),
-        None => Ok(Loaded { config, client_keys, dns_key, admin_token, tls, warnings: environment.warnings }),
+        None => {
+            let warnings = environment.warnings;
+            Ok(Loaded { config, client_keys, dns_key, admin_token, tls, traces_tls, warnings })
+        }
     }
 }
 

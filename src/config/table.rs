@@ -24,7 +24,7 @@ use super::replicas::Replicas;
 use super::schema::{Kind, Section, settings};
 use super::traces::Traces;
 use super::values::{AccessLog, ListenAddr, Replica};
-use crate::types::{Basis, FlightMode, PolicyKind, Priority, ProbeMode, ShortPrompts, WatchMode};
+use crate::types::{Basis, FlightMode, PolicyKind, Priority, ProbeMode, ShortPrompts, UsageMode, WatchMode};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -78,6 +78,9 @@ settings! {
         server: Server = Server::default(), nested();
         /// Who may use the admin API where it is not on loopback; without a token, nobody.
         admin: AdminAccess = AdminAccess::default(), nested();
+        /// Whether streams of chat and completions are asked how many tokens they took where the client did not ask; what
+        /// the engine then says besides is taken out again. Without that word, nothing is learned from such streams.
+        usage: UsageMode = UsageMode::AsAsked, choice();
         /// What is written to the log.
         log: Log = Log::default(), nested();
         /// OpenTelemetry traces, sent to a collector over OTLP/HTTP in JSON.

@@ -19,6 +19,7 @@ use crate::policy::select::Params;
 use crate::proxy::{ClientKeys, ClientRules, Cors, Phases, PriorityRules, PromptShape, Settings, Terms};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::collector::{Collector, Exporter, Tracer};
+use crate::types::UsageMode;
 use http::HeaderValue;
 use std::sync::Arc;
 
@@ -105,18 +106,24 @@ fn client_rules(loaded: &Loaded, fleet: &Arc<Fleet>) -> ClientRules {
     }
 }
 
+/// The names of the clients' keys.
+pub(super) fn key_names(loaded: &Loaded) -> impl Iterator<Item = &str> {
+    loaded.client_keys.iter().flatten().map(|key| key.name.as_str())
+}
+
 fn priority(config: &Config) -> PriorityRules {
     let rules = &config.limits.priority;
     PriorityRules { header: rules.header.parse().ok(), allow: rules.allow.as_slice().into() }
 }
 
 /// Who traces requests, and who sends the traces.
-pub(super) fn tracer(config: &Config, metrics: Arc<Metrics>, seed: u64) -> (Tracer, Option<Exporter>) {
-    let traces = &config.traces;
-    match traces.endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix("http://")) {
+pub(super) fn tracer(loaded: &Loaded, metrics: Arc<Metrics>, seed: u64) -> (Tracer, Option<Exporter>) {
+    let traces = &loaded.config.traces;
+    match traces.endpoint.as_deref() {
         None => (Tracer::off(metrics), None),
-        Some(place) => {
-            let collector = Collector::at(place, &traces.service);
+        Some(endpoint) => {
+            let tls = loaded.traces_tls.as_ref().map(|tls| UpstreamTls::new(tls.verify, tls.issuers.clone()));
+            let collector = Collector::at(endpoint, &traces.service, tls);
             let (tracer, exporter) = Tracer::on(collector, metrics, traces.sample, seed);
             (tracer, Some(exporter))
         }
@@ -145,6 +152,7 @@ fn settings(config: &Config, secret: u64) -> Settings {
             strip_max_tokens_over: config.compat.strip_max_tokens_over.map(u64::from),
             flatten_text_parts: config.compat.flatten_text_parts,
             drop_unknown_reasoning_effort: config.compat.drop_unknown_reasoning_effort,
+            ask_usage: config.usage == UsageMode::AskAndHide,
         },
         phase_aware: config.routing.affinity.phase_aware,
         retry: Limits { attempts: config.retry.attempts, replay_lost: config.retry.replay_lost },

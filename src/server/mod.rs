@@ -127,7 +127,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let draining = Arc::new(AtomicBool::new(false));
     let terms = Arc::new(ArcSwap::from_pointee(terms(loaded, &fleet, secret)));
     let proxy = Proxy::new(router.clone(), seen.clone(), terms.clone(), draining.clone(), random());
-    let (tracer, exporter) = meaning::tracer(config, metrics.clone(), random());
+    let (tracer, exporter) = meaning::tracer(loaded, metrics.clone(), random());
     let proxy = proxy.watched(past.trunks.clone(), Arc::new(tracer));
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let going = Going { metrics: metrics.clone(), draining: draining.clone(), open_http2: open_http2.clone() };
@@ -140,7 +140,9 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let access = Arc::new(ArcSwap::from_pointee(access));
     let (told, readiness) = (founded.told, founded.readiness);
     let live = Live { fleet: fleet.clone(), router, terms, secret, access: access.clone(), readiness, told };
-    let parts = reload::parts(&live);
+    metrics.know_keys(meaning::key_names(loaded));
+    let mut parts = reload::parts(&live);
+    parts.push(reload::keys(&metrics));
     let recorder = Recorder::new(fleet.clone(), metrics.clone(), past.clone());
     let around = (metrics, succession.clone(), certificates.clone());
     let reload = Arc::new(Reload::new(cli, founded.news.clone(), parts, founded.membership.clone(), around));

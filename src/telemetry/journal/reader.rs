@@ -37,6 +37,9 @@ pub struct Broken(pub String);
 
 type Result<T> = std::result::Result<T, Broken>;
 
+/// There are no more slots.
+const MOST_MEMBERS: usize = 1 << 16;
+
 /// Reads lines in the order in which they were written.
 #[derive(Debug, Default)]
 pub struct Reader {
@@ -206,6 +209,9 @@ fn pool(f: &Fields<'_>) -> Result<Vec<Told>> {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let ids = number::<u16>(from.as_bytes())?..=number(to.as_bytes())?;
         pool.extend(ids.map(|id| Told { id: ReplicaId(id), healthy: true, share: 1.0, stores: None }));
+        if pool.len() > MOST_MEMBERS {
+            return Err(missing("pool"));
+        }
     }
     for [id] in f.rows("down")? {
         let id = ReplicaId(number(id)?);

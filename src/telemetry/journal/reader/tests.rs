@@ -115,6 +115,24 @@ proptest! {
     }
 }
 
+#[test]
+fn a_line_takes_no_more_memory_than_a_fleet_may_have_members() {
+    let choice = |pool: &str| {
+        format!(
+            r#"{{"t":1,"do":"place","r":"01","to":0,"reason":"cold","body":1,"prompt":1,"model":null,"streams":false,"turn":0,"blocks":0,"known":0,"after":null,"new":"","before":null,"end":null,"session":null,"named":false,"is_new":false,"pinned":null,"pool":"{pool}","held":0,"tokens":0,"ttft":0,"waits":false}}"#
+        )
+    };
+    let pool = |text: &str| match Reader::default().line(&choice(text)) {
+        Ok(Line::Step(stage)) => match &stage.changes[0] {
+            Change::Placed(choice) => Ok(choice.pool.len()),
+            other => panic!("{other:?}"),
+        },
+        other => Err(other),
+    };
+    assert_eq!((pool("0-65535"), pool("3,0-1"), pool("")), (Ok(1 << 16), Ok(3), Ok(0)));
+    assert_eq!(pool(&["0-65535"; 4000].join(",")), Err(Err(missing("pool"))));
+}
+
 /// One of each kind but choices.
 fn changes() -> Vec<Change> {
     let served = Served { prompt: 10.5, cached: 1.0 / 3.0, output: 0.0 };
