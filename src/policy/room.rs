@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_session_goes_where_there_is_room_and_costs_all_that_is_held_where_there_is_just_none() {
-        assert_eq!(lost([room(1000.0, 790.0), room(1000.0, 820.0), room(f64::INFINITY, 1e9)]), [0.0, 820.0, 0.0]);
+        let endless = Room { sessions: f64::INFINITY, ..room(f64::INFINITY, 1e9) };
+        assert_eq!(lost([room(1000.0, 790.0), room(1000.0, 820.0), endless]), [0.0, 820.0, 0.0]);
         assert_eq!(lost([Room::ENDLESS]), [0.0]);
     }
 
