@@ -8,6 +8,7 @@
 //! validates a setting again, and nothing else in the program reads the environment for one.
 
 mod clients;
+mod cluster;
 mod env;
 mod found;
 mod guards;
@@ -40,6 +41,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::clients::{Auth, Cors};
+pub use self::cluster::{Cluster, Group, Store};
 pub use self::found::{Discovery, DnsDiscovery, FileDiscovery};
 pub use self::guards::{Identity, Speculation};
 pub use self::keys::ClientKey;
@@ -85,6 +87,8 @@ pub struct Loaded {
     pub dns_key: Option<Secret>,
     /// The token of the admin API.
     pub admin_token: Option<Secret>,
+    /// The group of routers that this one belongs to; `None` when it is alone.
+    pub group: Option<Group>,
     /// What the API listeners show in TLS; `None` without TLS.
     pub tls: Option<ServerTls>,
     /// What the operator should know although nothing is wrong, one line each.
@@ -112,10 +116,11 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
     let client_keys = keys::client_keys(&config.auth, sources.env, &mut reader);
     let dns_key = rules::dns_key(&config.fleet.discovery.dns, sources.env, &mut reader);
     let admin_token = rules::admin_token(&config.admin, sources.env, &mut reader);
+    let group = cluster::group(&config.cluster, sources.env, &mut reader);
     let tls = tls::server(&config.listen.tls, &mut reader);
     match Problems::new(reader.problems) {
         Some(problems) => Err(problems),
-        None => Ok(Loaded { config, client_keys, dns_key, admin_token, tls, warnings: environment.warnings }),
+        None => Ok(Loaded { config, client_keys, dns_key, admin_token, group, tls, warnings: environment.warnings }),
     }
 }
 

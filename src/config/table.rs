@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::clients::{Auth, Cors};
+use super::cluster::Cluster;
 use super::found::Discovery;
 use super::guards::{Identity, Speculation};
 use super::kind::{
@@ -79,6 +80,8 @@ settings! {
         server: Server = Server::default(), nested();
         /// Who may use the admin API where it is not on loopback; without a token, nobody.
         admin: AdminAccess = AdminAccess::default(), nested();
+        /// Other routers before the same engines.
+        cluster: Cluster = Cluster::default(), nested();
         /// What is written to the log.
         log: Log = Log::default(), nested();
         /// OpenTelemetry traces, sent to a collector over OTLP/HTTP in JSON.

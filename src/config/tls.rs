@@ -162,6 +162,13 @@ pub(super) fn upstream(replica: &WrittenReplica, path: &str, reader: &mut Reader
         }
         return None;
     }
+    let issuers = trusted(file, path, reader)?;
+    Some(UpstreamTls { verify, issuers })
+}
+
+/// Those who may have issued a peer's certificate: those in `file`, the setting `path.ca_file`, or those that the system
+/// trusts.
+pub(super) fn trusted(file: Option<&Path>, path: &str, reader: &mut Reader) -> Option<Arc<Vec<Vec<u8>>>> {
     let issuers = match file.map(issuers) {
         Some(Ok((_, issuers))) => Arc::new(issuers),
         Some(Err(found)) => {
@@ -174,5 +181,5 @@ pub(super) fn upstream(replica: &WrittenReplica, path: &str, reader: &mut Reader
         reader.report_setting(&format!("{path}.ca_file"), "no file, and a system that trusts nobody", CERTIFICATE);
         return None;
     }
-    Some(UpstreamTls { verify, issuers })
+    Some(issuers)
 }

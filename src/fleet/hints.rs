@@ -96,6 +96,16 @@ impl Hints {
         before
     }
 
+    /// The same as another router has told, of the session whose key has this hash.
+    pub fn heard(&self, hashed: u64, replica: ReplicaId, tokens: f64) {
+        let mut halves = self.halves.lock();
+        let old = halves.old.remove(&hashed);
+        let worth = halves.young.get(&hashed).copied().or(old).map_or(1.0, |before| before.worth);
+        #[expect(clippy::cast_possible_truncation, reason = "an estimate")]
+        let last = Last { replica, tokens: tokens as f32, worth };
+        halves.put(hashed, last);
+    }
+
     /// Of what the index did not know of a prompt that came home, this share was held there.
     pub fn prove(&self, key: u64, share: f64) {
         let key = self.hashed(key);
@@ -114,7 +124,8 @@ impl Hints {
         halves.old.retain(|_, last| last.replica != replica);
     }
 
-    fn hashed(&self, key: u64) -> u64 {
+    /// The hash that a key is known by.
+    pub fn hashed(&self, key: u64) -> u64 {
         xxh3_64_with_seed(&key.to_le_bytes(), self.secret.load(Relaxed))
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod engine;
 pub(crate) mod hex;
 pub(crate) mod load;
 pub(crate) mod ramjet;
+pub(crate) mod store;
 pub(crate) mod unit;
 mod wire;
 
