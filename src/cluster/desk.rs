@@ -32,6 +32,8 @@ const LORE_EVERY: f64 = 5000.0;
 const ENTRY: f64 = 96.0;
 /// Entries that are kept at least, whatever their size.
 const LEAST_ENTRIES: f64 = 256.0;
+/// Connections that bring nothing further, after which what stands in the way is left out.
+const PATIENCE: u32 = 3;
 /// Batches whose way is measured at a time.
 const MEASURED: usize = 64;
 
@@ -50,6 +52,8 @@ pub struct Desk {
     orders: Orders,
     number: u64,
     after: Place,
+    /// Where it was when the store answered last, and how often it has not come further since.
+    stuck: (Place, u32),
     live: Live,
     /// When what is done now and then is due, in milliseconds.
     due: Due,
@@ -97,6 +101,7 @@ impl Desk {
             orders: Orders::default(),
             number: 0,
             after: (0, 0),
+            stuck: ((0, 0), 0),
             live: Live::default(),
             due: Due::default(),
             listed: Vec::new(),
@@ -117,6 +122,12 @@ impl Desk {
         } else if end < self.after {
             // another stream, or the same one after a loss
             self.after = (0, 0);
+        }
+        let is_stuck = self.stuck.0 == self.after && end > self.after;
+        self.stuck = (self.after, if is_stuck { self.stuck.1 + 1 } else { 0 });
+        if self.stuck.1 >= PATIENCE {
+            // what stands there cannot be read
+            self.after = end;
         }
         self.out.clear();
         self.due = Due { write: std::mem::take(&mut self.due.write), ..Due::default() };

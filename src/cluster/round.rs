@@ -3,7 +3,7 @@
 use super::keys::Rejected;
 
 /// Entries that are read in one round.
-pub const ENTRIES: usize = 128;
+pub const ENTRIES: usize = 64;
 
 /// Where an entry is in the stream.
 pub type Place = (u64, u64);

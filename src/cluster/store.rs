@@ -1,14 +1,14 @@
 //! The store that routers share, Valkey or Redis: one connection, and one round of commands at a time.
 //!
 //! Commands and replies are the `redis` crate's business. The connection under it is made here: TLS is rustls as everywhere
-//! else in ramjet, and whatever the server sends, a reply is read up to [`MOST_REPLY`] bytes and no further.
+//! else in ramjet, and whatever the server sends, a reply is read up to `MOST_REPLY` bytes and no further.
 //!
 //! | key | what | for how long |
 //! |---|---|---|
 //! | `ramjet:{GROUP}:stream` | a stream, one entry a batch, trimmed by its router | until it is full |
-//! | `ramjet:{GROUP}:live:ROUTER` | what a router has running, and what it has fenced | [`LIVE_FOR_MS`] |
-//! | `ramjet:{GROUP}:lore:ROUTER` | the speeds that it has learned | [`LORE_FOR_MS`] |
-//! | `ramjet:{GROUP}:routers` | a sorted set: who was there, and when | the last [`LISTED`] |
+//! | `ramjet:{GROUP}:live:ROUTER` | what a router has running, and what it has fenced | 3 s |
+//! | `ramjet:{GROUP}:lore:ROUTER` | the speeds that it has learned | a minute |
+//! | `ramjet:{GROUP}:routers` | a sorted set: who was there, and when | the last 128 |
 //! | `ramjet:{GROUP}:orders` | a hash: the last word of an operator about each replica | for ever |
 
 use super::peers::MOST;
@@ -30,7 +30,7 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
 /// The most bytes that the replies of one round may take.
-const MOST_REPLY: usize = ENTRIES * MOST_BYTES / 4 + (8 << 20);
+const MOST_REPLY: usize = ENTRIES * MOST_BYTES + (8 << 20);
 /// How long a round, or the way to the store, may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long what a router has running, and has learned, is kept, in milliseconds.
@@ -164,57 +164,18 @@ impl Store {
     /// # Errors
     /// [`Failed`]; what went out may have arrived or not.
     pub async fn round(&mut self, out: Outgoing, unix: u64) -> Result<Incoming, Failed> {
-        let Outgoing { batches, keep, live, lore, orders, after, peers, .. } = out;
         let mut pipeline = redis::pipe();
-        for batch in &batches {
-            let mut add = command("XADD", &self.key("stream"));
-            pipeline.add_command(add.arg("MAXLEN").arg("~").arg(keep).arg("*").arg("b").arg(batch.as_slice()).clone());
-        }
-        let first = pipeline.len();
-        if let Some(live) = live {
-            pipeline.add_command(set(&self.own("live", self.me), &live, LIVE_FOR_MS));
-        }
-        if let Some(lore) = lore {
-            pipeline.add_command(set(&self.own("lore", self.me), &lore, LORE_FOR_MS));
-        }
-        for (replica, order) in orders {
-            pipeline
-                .add_command(command("HSET", &self.key("orders")).arg(format!("{replica:016x}")).arg(order).clone());
-        }
-        if out.asks_list {
-            let routers = self.key("routers");
-            pipeline.add_command(command("ZADD", &routers).arg(unix).arg(format!("{:016x}", self.me)).clone());
-            let last = -1 - i64::try_from(LISTED).unwrap_or(i64::MAX);
-            pipeline.add_command(command("ZREMRANGEBYRANK", &routers).arg(0).arg(last).clone());
-        }
-        let asked = pipeline.len();
-        let mut read = cmd("XREAD");
-        read.arg("COUNT").arg(ENTRIES).arg("STREAMS").arg(self.key("stream")).arg(format!("{}-{}", after.0, after.1));
-        pipeline.add_command(read);
-        let mut get = |what: &str| {
-            let mut all = cmd("MGET");
-            peers.iter().for_each(|peer| _ = all.arg(self.own(what, *peer)));
-            pipeline.add_command(all);
-        };
-        if !peers.is_empty() {
-            get("live");
-            if out.asks_lore {
-                get("lore");
-            }
-        }
-        if out.asks_orders {
-            pipeline.add_command(command("HVALS", &self.key("orders")));
-        }
-        if out.asks_list {
-            pipeline.add_command(command("ZREVRANGE", &self.key("routers")).arg(0).arg(MOST - 1).clone());
-        }
+        self.tell(&mut pipeline, &out, unix);
+        let told = pipeline.len();
+        self.ask(&mut pipeline, &out);
         let mut answers = self.send(&pipeline).await?;
-        let mut asked = answers.split_off(asked).into_iter();
-        let refused = answers.iter().take(first).filter(|answer| matches!(answer, Value::ServerError(_))).count();
+        let mut asked = answers.split_off(told).into_iter();
+        let is_refused = |answer: &&Value| matches!(answer, Value::ServerError(_));
+        let refused = answers.iter().take(out.batches.len()).filter(is_refused).count();
         let mut next = || checked(asked.next().ok_or(Failed::Nonsense)?);
-        let mut incoming =
-            Incoming { refused, entries: stream(next()?).ok_or(Failed::Nonsense)?, ..Incoming::default() };
-        if !peers.is_empty() {
+        let entries = stream(next()?).ok_or(Failed::Nonsense)?;
+        let mut incoming = Incoming { refused, entries, ..Incoming::default() };
+        if !out.peers.is_empty() {
             incoming.live = list(next()?);
             if out.asks_lore {
                 incoming.lore = list(next()?);
@@ -228,6 +189,64 @@ impl Store {
             incoming.list = Some(list(next()?).into_iter().take(MOST).filter_map(router).collect());
         }
         Ok(incoming)
+    }
+
+    /// What is written: the batches first.
+    fn tell(&self, pipeline: &mut Pipeline, out: &Outgoing, unix: u64) {
+        for batch in &out.batches {
+            let mut add = command("XADD", &self.key("stream"));
+            add.arg("MAXLEN").arg("~").arg(out.keep).arg("*").arg("b").arg(batch.as_slice());
+            pipeline.add_command(add);
+        }
+        if let Some(live) = &out.live {
+            pipeline.add_command(set(&self.own("live", self.me), live, LIVE_FOR_MS));
+        }
+        if let Some(lore) = &out.lore {
+            pipeline.add_command(set(&self.own("lore", self.me), lore, LORE_FOR_MS));
+        }
+        for (replica, order) in &out.orders {
+            let mut put = command("HSET", &self.key("orders"));
+            put.arg(format!("{replica:016x}")).arg(order.as_slice());
+            pipeline.add_command(put);
+        }
+        if out.asks_list {
+            let mut add = command("ZADD", &self.key("routers"));
+            add.arg(unix).arg(format!("{:016x}", self.me));
+            pipeline.add_command(add);
+            let last = -1 - i64::try_from(LISTED).unwrap_or(i64::MAX);
+            let mut drop = command("ZREMRANGEBYRANK", &self.key("routers"));
+            drop.arg(0).arg(last);
+            pipeline.add_command(drop);
+        }
+    }
+
+    /// What is read: the stream first.
+    fn ask(&self, pipeline: &mut Pipeline, out: &Outgoing) {
+        let mut read = cmd("XREAD");
+        read.arg("COUNT").arg(ENTRIES).arg("STREAMS").arg(self.key("stream"));
+        read.arg(format!("{}-{}", out.after.0, out.after.1));
+        pipeline.add_command(read);
+        let mut get = |what: &str| {
+            let mut all = cmd("MGET");
+            for peer in &out.peers {
+                all.arg(self.own(what, *peer));
+            }
+            pipeline.add_command(all);
+        };
+        if !out.peers.is_empty() {
+            get("live");
+            if out.asks_lore {
+                get("lore");
+            }
+        }
+        if out.asks_orders {
+            pipeline.add_command(command("HVALS", &self.key("orders")));
+        }
+        if out.asks_list {
+            let mut range = command("ZREVRANGE", &self.key("routers"));
+            range.arg(0).arg(MOST - 1);
+            pipeline.add_command(range);
+        }
     }
 }
 

@@ -1,11 +1,14 @@
 //! The group of routers that this one belongs to, from its settings.
 
+use super::handover::Early;
 use crate::cluster::keys::Keys;
 use crate::cluster::store::Site;
 use crate::cluster::{Cluster, Membership};
 use crate::config::{Config, Loaded};
 use crate::fleet::Fleet;
 use crate::telemetry::metrics::Metrics;
+use pingora_core::server::Server;
+use pingora_core::services::background::GenBackgroundService;
 use rustls::crypto::ring::default_provider;
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::Arc;
@@ -39,6 +42,21 @@ pub(super) fn cluster(
     };
     let membership = Membership { site, keys: keys(loaded)?, memory: settings.memory, knows };
     Some(Arc::new(Cluster::new(fleet.clone(), metrics.clone(), membership)))
+}
+
+/// The service that listens when this router knows what its group knows.
+pub(super) fn opening<A>(api: Early<A>, cluster: Option<&Arc<Cluster>>) -> Early<A> {
+    match cluster {
+        Some(cluster) => api.opening(cluster.warm()),
+        None => api,
+    }
+}
+
+/// Keeps this router in its group.
+pub(super) fn add(server: &mut Server, cluster: Option<Arc<Cluster>>) {
+    if let Some(cluster) = cluster {
+        server.add_service(GenBackgroundService::new("cluster".to_owned(), cluster));
+    }
 }
 
 fn client(issuers: &[Vec<u8>]) -> Result<Arc<ClientConfig>, rustls::Error> {

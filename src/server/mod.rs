@@ -139,10 +139,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let succession = Succession::new(config.server.upgrade_sock.clone(), own, draining.clone(), run);
     let certificates = loaded.tls.clone().map(|tls| Certificates::new(config.listen.tls.clone(), tls));
     let api = api_service(&server, config, &proxy, (open_http2, certificates.as_ref()), &succession);
-    let api = match &founded.cluster {
-        Some(cluster) => api.opening(cluster.warm()),
-        None => api,
-    };
+    let api = group::opening(api, founded.cluster.as_ref());
     let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
     let access = Arc::new(ArcSwap::from_pointee(access));
     let (told, readiness) = (founded.told, founded.readiness);
@@ -165,9 +162,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     server.add_service(GenBackgroundService::new("replicas".to_owned(), founded.membership));
     server.add_service(background_service("speculation", guard));
     server.add_service(background_service("recorder", recorder));
-    if let Some(cluster) = founded.cluster {
-        server.add_service(GenBackgroundService::new("cluster".to_owned(), cluster));
-    }
+    group::add(&mut server, founded.cluster);
     if let Some(exporter) = exporter {
         server.add_service(background_service("traces", exporter));
     }

@@ -260,6 +260,17 @@ fn a_full_store_and_a_full_channel_lose_things_which_shows_as_a_missing_number()
 }
 
 #[test]
+fn what_cannot_be_read_at_all_is_left_out_in_the_end() {
+    let mut router = Router::with(1, &["x"], "s");
+    let mut asks_after = |end| {
+        router.desk.connected(end, false);
+        router.desk.outgoing(0.0, 0).after
+    };
+    assert_eq!([(7, 0); 4].map(&mut asks_after), [(0, 0), (0, 0), (7, 0), (7, 0)]);
+    assert_eq!(asks_after((9, 0)), (7, 0), "what comes later may be fine");
+}
+
+#[test]
 fn a_store_that_has_lost_its_stream_is_read_from_its_beginning() {
     let mut shop = Shop { next: 100, ..Shop::default() };
     let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
