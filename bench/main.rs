@@ -5,6 +5,7 @@
 
 mod chaos;
 mod clients;
+mod cluster;
 mod compare;
 mod crowd;
 mod demo;
@@ -43,6 +44,8 @@ enum Command {
     Trace(crowd::TraceArgs),
     /// the same work through every routing setting
     Compare(compare::CompareArgs),
+    /// several routers before the same engines, alone and as a group, and what the death of one costs
+    Cluster(cluster::ClusterArgs),
     /// engines, router and agents in one command, for about a minute
     Demo(demo::DemoArgs),
     /// minutes of mixed traffic on engines that go wrong in every way, every byte checked
@@ -90,6 +93,7 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Fanout(args) => crowd::fanout(args).await,
         Command::Trace(args) => crowd::trace(args).await,
         Command::Compare(args) => compare::run(args).await,
+        Command::Cluster(args) => cluster::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Chaos(args) => chaos::run(args).await,
         Command::Faults(args) => faults::run(args).await,

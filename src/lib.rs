@@ -18,7 +18,7 @@
 //! # Who may know whom
 //!
 //! ```text
-//! pack  ←  types  ←  api, prefix, policy  ←  fleet  ←  engine, telemetry, proxy, admin  ←  server  ←  main
+//! pack  ←  types  ←  api, prefix, policy  ←  fleet  ←  engine, telemetry, cluster, proxy, admin  ←  server  ←  main
 //!                                             config (known by server and main only)
 //! ```
 //!
@@ -63,12 +63,14 @@
 //! | what breaks prefixes, and what are savings told against? | [`api::outline`], [`telemetry::linter`], [`prefix::rotation`] |
 //! | what is written down of choices, and how are they made again? | [`fleet::steps`], [`telemetry::journal`], [`fleet::replay`] |
 //! | how does one process follow another, and what goes along? | `server/handover/`, [`pack`], [`fleet::state`] |
+//! | what do several routers tell each other? | [`cluster`], [`fleet::sharing`], [`fleet::heard`] |
 //! | who proves to be whom? | `server/tls.rs`, [`fleet::transport`] |
 //! | what does a setting mean? | `config/table.rs`, or `ramjet reference` |
 
 pub mod admin;
 pub mod api;
 pub mod cli;
+pub mod cluster;
 pub mod config;
 pub mod engine;
 pub mod fleet;

@@ -84,7 +84,7 @@ pub(crate) struct Load {
 
 impl Load {
     /// Lets it run for so many real seconds, less if it ends by itself.
-    async fn run_for(&mut self, seconds: f64) {
+    pub(crate) async fn run_for(&mut self, seconds: f64) {
         let ended = async {
             while let Some(client) = self.tasks.join_next().await {
                 if client.is_err() {

@@ -4,7 +4,9 @@
 //! many requests are open.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::RwLock;
 
 use super::client::authority;
 use crate::num::to_size;
@@ -30,35 +32,49 @@ impl Spread {
 /// The addresses under load.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    hosts: Arc<[(String, AtomicUsize)]>,
+    hosts: Arc<[Host]>,
     spread: Spread,
+}
+
+#[derive(Debug)]
+struct Host {
+    /// where it is; changes when another process takes its place
+    address: RwLock<String>,
+    open: AtomicUsize,
+    /// whether whoever sends requests has noticed that nobody is there
+    is_down: AtomicBool,
 }
 
 /// One turn's address; the turn counts as open until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    hosts: Arc<[(String, AtomicUsize)]>,
+    hosts: Arc<[Host]>,
     at: usize,
+    address: String,
 }
 
 impl Seat {
     pub(crate) fn host(&self) -> &str {
-        &self.hosts[self.at].0
+        &self.address
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         // ordering: a count that guards nothing
-        self.hosts[self.at].1.fetch_sub(1, Ordering::Relaxed);
+        self.hosts[self.at].open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Target {
     /// From URLs or plain host:port addresses; at least one.
     pub(crate) fn of(urls: &[String], spread: Spread) -> Result<Self, String> {
-        let hosts = urls.iter().map(|url| Ok((authority(url)?.to_owned(), AtomicUsize::new(0))));
-        let hosts: Arc<[(String, AtomicUsize)]> = hosts.collect::<Result<_, String>>()?;
+        let host = |url: &String| {
+            let address = RwLock::new(authority(url)?.to_owned());
+            Ok(Host { address, open: AtomicUsize::new(0), is_down: AtomicBool::new(false) })
+        };
+        let hosts = urls.iter().map(host);
+        let hosts: Arc<[Host]> = hosts.collect::<Result<_, String>>()?;
         if hosts.is_empty() { Err("no target".to_owned()) } else { Ok(Self { hosts, spread }) }
     }
 
@@ -70,12 +86,31 @@ impl Target {
             Spread::Sticky => session,
             Spread::Rotate => turn,
             Spread::Least => {
-                let open = |at: &usize| self.hosts[*at].1.load(Ordering::Relaxed);
+                let open = |at: &usize| self.hosts[*at].open.load(Ordering::Relaxed);
                 (0..count).map(|step| (turn + step) % count).min_by_key(open).unwrap_or(0)
             }
         };
-        self.hosts[at].1.fetch_add(1, Ordering::Relaxed);
-        Seat { hosts: Arc::clone(&self.hosts), at }
+        // whoever finds nobody takes the next one
+        let is_up = |at: &usize| !self.hosts[*at].is_down.load(Ordering::Relaxed);
+        let at = (0..count).map(|step| (at + step) % count).find(is_up).unwrap_or(at);
+        self.hosts[at].open.fetch_add(1, Ordering::Relaxed);
+        let address = self.hosts[at].address.read().clone();
+        Seat { hosts: Arc::clone(&self.hosts), at, address }
+    }
+}
+
+impl Target {
+    /// Nothing is sent to this address any more; how many requests are open there.
+    pub(crate) fn leave(&self, at: usize) -> usize {
+        self.hosts[at].is_down.store(true, Ordering::Relaxed);
+        self.hosts[at].open.load(Ordering::Relaxed)
+    }
+
+    /// Somebody else is in its place.
+    pub(crate) fn replace(&self, at: usize, url: &str) -> Result<(), String> {
+        authority(url)?.clone_into(&mut self.hosts[at].address.write());
+        self.hosts[at].is_down.store(false, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -98,5 +133,9 @@ mod tests {
         assert_eq!((first.host(), least.seat(0, 0).host()), ("a:1", "b:2"));
         drop(first);
         assert_eq!(least.seat(0, 0).host(), "a:1");
+        let open = rotate.seat(0, 0);
+        assert_eq!((open.host(), rotate.leave(0), rotate.seat(0, 0).host()), ("a:1", 1, "b:2"));
+        rotate.replace(0, "http://c:3").unwrap();
+        assert_eq!((open.host(), rotate.seat(0, 0).host()), ("a:1", "c:3"));
     }
 }

@@ -14,6 +14,11 @@ pub(super) fn all(fleet: &Fleet, metrics: &Metrics) -> String {
         o.plain("index_bytes", bytes);
         o.plain("index_blocks", blocks);
         o.plain("requests_in_flight", metrics.inflight());
+        o.object("cluster", fleet.sharing().group(), |o, group| {
+            o.plain("connected", group.connected);
+            o.plain("peers", group.peers);
+            o.number("lag_s", group.lag_s);
+        });
         o.list("replicas", fleet.replicas().iter(), |o, replica| one(o, replica, fleet, metrics));
     })
 }

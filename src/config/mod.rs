@@ -8,6 +8,7 @@
 //! validates a setting again, and nothing else in the program reads the environment for one.
 
 mod clients;
+mod cluster;
 mod env;
 mod events;
 mod found;
@@ -41,6 +42,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::clients::{Auth, Cors};
+pub use self::cluster::{Cluster, Group, Store};
 pub use self::events::{KvEvents, ReplicaKvEvents};
 pub use self::found::{Discovery, DnsDiscovery, FileDiscovery};
 pub use self::guards::{Identity, Speculation};
@@ -87,6 +89,8 @@ pub struct Loaded {
     pub dns_key: Option<Secret>,
     /// The token of the admin API.
     pub admin_token: Option<Secret>,
+    /// The group of routers that this one belongs to; `None` when it is alone.
+    pub group: Option<Group>,
     /// What the API listeners show in TLS; `None` without TLS.
     pub tls: Option<ServerTls>,
     /// How the collector of traces is known to be itself; `None` without TLS.
@@ -116,13 +120,14 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
     let client_keys = keys::client_keys(&config.auth, sources.env, &mut reader);
     let dns_key = rules::dns_key(&config.fleet.discovery.dns, sources.env, &mut reader);
     let admin_token = rules::admin_token(&config.admin, sources.env, &mut reader);
+    let group = cluster::group(&config.cluster, sources.env, &mut reader);
     let tls = tls::server(&config.listen.tls, &mut reader);
     let traces_tls = tls::collector(&config.traces, &mut reader);
     match Problems::new(reader.problems) {
         Some(problems) => Err(problems),
         None => {
             let warnings = environment.warnings;
-            Ok(Loaded { config, client_keys, dns_key, admin_token, tls, traces_tls, warnings })
+            Ok(Loaded { config, client_keys, dns_key, admin_token, group, tls, traces_tls, warnings })
         }
     }
 }

@@ -225,7 +225,7 @@ pub(super) fn admin_token(access: &AdminAccess, env: &[(String, String)], reader
 
 /// A secret that stands in a variable or in a file, `names` being those settings. What is wrong with it is said without
 /// its value.
-fn secret(
+pub(super) fn secret(
     [by_env, by_file]: &[String; 2],
     source: (Option<&str>, Option<&Path>),
     env: &[(String, String)],

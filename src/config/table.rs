@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::clients::{Auth, Cors};
+use super::cluster::Cluster;
 use super::events::KvEvents;
 use super::found::Discovery;
 use super::guards::{Identity, Speculation};
@@ -81,6 +82,8 @@ settings! {
         /// Whether streams of chat and completions are asked how many tokens they took where the client did not ask; what
         /// the engine then says besides is taken out again. Without that word, nothing is learned from such streams.
         usage: UsageMode = UsageMode::AsAsked, choice();
+        /// Other routers before the same engines.
+        cluster: Cluster = Cluster::default(), nested();
         /// What is written to the log.
         log: Log = Log::default(), nested();
         /// OpenTelemetry traces, sent to a collector over OTLP/HTTP in JSON.

@@ -186,7 +186,7 @@ conf.yaml:30: timeouts.first_byte: found null; allowed: a duration (250ms, 10s, 
 conf.yaml:31: limits.body: found "2GiB"; allowed: a size (64KiB, 2MiB, 1GiB, 1MB, or plain bytes) from 1KiB to 1GiB
 conf.yaml:32: found an anchor, an alias or a tag; allowed: the value itself, written out
 conf.yaml:33: found an anchor, an alias or a tag; allowed: the value itself, written out
-conf.yaml:34: colour: found an unknown key; allowed: listen, fleet, routing, health, retry, timeouts, limits, compat, auth, cors, server, admin, usage, log, traces
+conf.yaml:34: colour: found an unknown key; allowed: listen, fleet, routing, health, retry, timeouts, limits, compat, auth, cors, server, admin, usage, cluster, log, traces
 MD_HOST: found a name that nothing reads; allowed: no MD_* and no DS4_* name
 RJ_ROUTE_ALPHA: routing.affinity.alpha: found "5000"; allowed: a number from 0 to 1000
 "#;

@@ -180,7 +180,7 @@ pub(super) fn collector(traces: &Traces, reader: &mut Reader) -> Option<Upstream
 }
 
 /// The issuers in a file, or those that the system trusts; `path` is the section that names the file.
-fn trusted(file: Option<&Path>, path: &str, reader: &mut Reader) -> Option<Arc<Vec<Vec<u8>>>> {
+pub(super) fn trusted(file: Option<&Path>, path: &str, reader: &mut Reader) -> Option<Arc<Vec<Vec<u8>>>> {
     let found = match file.map(issuers) {
         None => Ok(SYSTEM.clone()),
         Some(read) => read.map(|(_, issuers)| Arc::new(issuers)),

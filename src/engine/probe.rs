@@ -88,7 +88,8 @@ impl ReadinessProbe {
     fn begin(&self, replica: &Arc<Replica>) {
         let before = self.0.running.lock().get(&replica.id).copied();
         let own = before.filter(|(number, _)| *number == replica.number);
-        // who was configured anew is asked at once, whenever it was asked before
+        // who was configured anew is asked at once, whenever it was asked before; so is whom another router has fenced
+        let at_once = own.is_none() || replica.probes.is_wanted_at_once();
         let (now, interval) = (self.0.fleet.clock().now(), self.0.spec.interval.as_secs_f64() * 1000.0);
         let is_due = || replica.probes.begins_readiness(now, interval) || before.is_some() && own.is_none();
         if self.0.fleet.is_retired() || own.is_some_and(|(_, is_running)| is_running) || !is_due() {
@@ -98,7 +99,7 @@ impl ReadinessProbe {
         let turn = Turn { prober: self.0.clone(), replica: replica.clone() };
         tokio::spawn(async move {
             let probe = async {
-                if own.is_some() {
+                if !at_once {
                     tokio::time::sleep(turn.prober.offset(&turn.replica)).await;
                 }
                 turn.prober.probe(&turn.replica).await;

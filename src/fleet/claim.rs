@@ -3,6 +3,7 @@
 
 use super::Fleet;
 use super::landing::Landing;
+use super::sharing::{Claimed, Learned};
 use super::steps::{Change, Hold, note};
 use crate::policy::hint::Hint;
 use crate::prefix::residency::{Belief, Claim, Served, Size};
@@ -33,6 +34,8 @@ pub struct ClaimGuard {
     request: u64,
     /// Batches of events that its engine had sent before.
     batches: u64,
+    /// Whether another router has made it, which tells of it.
+    is_heard: bool,
 }
 
 /// The least share of the prompt before that the index must not know, and so many tokens, to tell what a home is worth.
@@ -41,6 +44,15 @@ const UNKNOWN: (f64, f64) = (0.25, 1024.0);
 impl ClaimGuard {
     /// Claims `chain` for `replica`.
     pub fn new(fleet: &Arc<Fleet>, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> Self {
+        let mut guard = Self::heard(fleet, chain, size, replica);
+        guard.is_heard = false;
+        let claimed = |number| Claimed { number, replica, chain: chain.clone(), size };
+        guard.share(|number| Learned::Claimed(Box::new(claimed(number))));
+        guard
+    }
+
+    /// The same for one that another router has made.
+    pub(super) fn heard(fleet: &Arc<Fleet>, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> Self {
         let claimed = (!chain.is_empty()).then(|| fleet.residency.write().claim(chain, size, replica));
         let (claim, belief) = claimed.unzip();
         ClaimGuard {
@@ -56,6 +68,7 @@ impl ClaimGuard {
             returned: None,
             request: 0,
             batches: fleet.replica(replica).map_or(0, |replica| replica.batches()),
+            is_heard: true,
         }
     }
 
@@ -75,6 +88,20 @@ impl ClaimGuard {
         self
     }
 
+    /// A step of it, unless it is another router's.
+    fn note_step(&self, hold: Hold) {
+        if !self.is_heard {
+            note(|| Change::Claim(self.request, hold));
+        }
+    }
+
+    /// Tells other routers, unless one of them has told of it.
+    fn share(&self, learned: impl FnOnce(u64) -> Learned) {
+        if let Some(stay) = self.stay.filter(|_| !self.is_heard) {
+            self.fleet.sharing.tell(|| learned(stay.number()));
+        }
+    }
+
     /// What was believed when it was claimed.
     pub fn belief(&self) -> &Belief {
         &self.belief
@@ -83,9 +110,12 @@ impl ClaimGuard {
     /// The engine has generated: the prompt is held.
     pub fn confirm(&mut self) {
         let _step = self.fleet.step();
-        note(|| Change::Claim(self.request, Hold::Held));
+        self.note_step(Hold::Held);
         if let Some(session) = self.session.take() {
-            let before = self.fleet.hints.remember(session.key, self.replica, self.size.prompt);
+            let hints = &self.fleet.hints;
+            let before = hints.remember(session.key, self.replica, self.size.prompt);
+            let (at, tokens) = (self.replica, self.size.prompt);
+            self.fleet.sharing.tell(|| Learned::Home(hints.hashed(session.key), at, tokens));
             let before = before.filter(|last| last.replica == self.replica);
             self.returned = before.map(|last| (session, f64::from(last.tokens)));
         }
@@ -94,6 +124,7 @@ impl ClaimGuard {
         }
         if let Some(claim) = self.claim.take() {
             self.fleet.residency.write().confirm(claim);
+            self.share(Learned::Held);
             self.fleet.landings.land(claim.number(), Landing::Read);
         }
     }
@@ -101,7 +132,8 @@ impl ClaimGuard {
     /// Its answer told how many tokens came from the cache; see [`Fleet::report`].
     pub fn served(&self, served: Served) {
         let _step = self.fleet.step();
-        note(|| Change::Claim(self.request, Hold::Served(served)));
+        self.note_step(Hold::Served(served));
+        self.share(|number| Learned::Served(number, served));
         self.fleet.report(self.replica, &self.belief, served);
         if let Some(replica) = self.fleet.replica(self.replica) {
             replica.relate((self.size.ends.previous, self.size.ends.own), served, self.batches);
@@ -117,7 +149,8 @@ impl ClaimGuard {
     /// It was answered; prompt and answer had so many tokens.
     pub fn answered(&mut self, prompt: f64, output: f64) {
         let _step = self.fleet.step();
-        note(|| Change::Claim(self.request, Hold::Answered(prompt, output)));
+        self.note_step(Hold::Answered(prompt, output));
+        self.share(|number| Learned::Answered(number, prompt, output));
         self.generated = output;
         self.note(prompt, output);
     }
@@ -132,7 +165,8 @@ impl ClaimGuard {
 impl Drop for ClaimGuard {
     fn drop(&mut self) {
         let _step = self.fleet.step();
-        note(|| Change::Claim(self.request, Hold::Left));
+        self.note_step(Hold::Left);
+        self.share(Learned::Left);
         if let Some(claim) = self.claim.take() {
             self.fleet.residency.write().withdraw(claim);
             self.fleet.landings.land(claim.number(), Landing::Failed);

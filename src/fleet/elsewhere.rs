@@ -62,6 +62,23 @@ impl Fleet {
     }
 }
 
+impl Running {
+    /// So much at the replica of this name.
+    pub fn at(name: String, work: Elsewhere) -> Self {
+        Running { name, work }
+    }
+
+    /// The replica's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What runs there.
+    pub fn work(&self) -> Elsewhere {
+        self.work
+    }
+}
+
 impl RunningElsewhere {
     /// Nothing so far.
     pub fn new(fleet: Arc<Fleet>) -> Self {

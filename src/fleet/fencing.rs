@@ -64,6 +64,18 @@ impl Fleet {
         replica.observe_generation(frozen, at_once, self.clock().now()).is_some()
     }
 
+    /// Another router keeps requests away from a replica: it is probed at once, and judged by what is seen of it here.
+    pub fn suspect(&self, replica: &Replica) {
+        replica.probes.ask_again();
+        replica.failing.notify_one();
+        self.suspected.notify_one();
+    }
+
+    /// Returns when a replica is to be probed before its time, since this was asked last.
+    pub async fn suspects(&self) {
+        self.suspected.notified().await;
+    }
+
     /// Whether for each model of a replica another healthy one is there. On trial is not healthy enough.
     fn is_replaceable(&self, replica: &Replica) -> bool {
         let replicas = self.replicas();

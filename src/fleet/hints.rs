@@ -73,12 +73,16 @@ impl Hints {
     /// A request of the session, `tokens` long, got its first token at `replica`. Returns the one before, if there was
     /// any.
     pub fn remember(&self, key: u64, replica: ReplicaId, tokens: f64) -> Option<Last> {
-        let key = self.hashed(key);
+        self.heard(self.hashed(key), replica, tokens)
+    }
+
+    /// The same as another router has told, of the session whose key has this hash.
+    pub fn heard(&self, hashed: u64, replica: ReplicaId, tokens: f64) -> Option<Last> {
         let mut halves = self.halves.lock();
-        let before = halves.get(key);
+        let before = halves.get(hashed);
         #[expect(clippy::cast_possible_truncation, reason = "an estimate")]
         let last = Last { replica, tokens: tokens as f32, worth: before.map_or(1.0, |before| before.worth) };
-        halves.put(key, last);
+        halves.put(hashed, last);
         before
     }
 
@@ -97,7 +101,8 @@ impl Hints {
         self.halves.lock().retain(|last| last.replica != replica);
     }
 
-    fn hashed(&self, key: u64) -> u64 {
+    /// The hash that a key is known by.
+    pub fn hashed(&self, key: u64) -> u64 {
         xxh3_64_with_seed(&key.to_le_bytes(), self.secret.load(Relaxed))
     }
 

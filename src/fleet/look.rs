@@ -9,6 +9,12 @@ impl Fleet {
         self.residency.read().holders(print)
     }
 
+    /// Whether a request reads the beginning of this chain at a replica.
+    #[cfg(test)]
+    pub(crate) fn is_reading(&self, chain: &[u64], replica: ReplicaId) -> bool {
+        self.residency.read().reader(chain, replica).is_some()
+    }
+
     /// Whether the prefix index keeps to its budget and its parts agree.
     pub fn index_is_sound(&self) -> bool {
         self.residency.read().is_sound()

@@ -25,6 +25,7 @@ pub mod fencing;
 pub mod fits;
 pub mod gate;
 pub mod guards;
+pub mod heard;
 pub mod hints;
 pub mod landing;
 mod look;
@@ -39,6 +40,7 @@ pub mod router;
 pub mod selection;
 mod served;
 pub mod setbacks;
+pub mod sharing;
 pub mod sources;
 pub mod spec;
 pub mod state;
@@ -70,6 +72,7 @@ use parking_lot::{Mutex, RwLock};
 use pins::Pins;
 use replica::{Replica, ReplicaSpec};
 use setbacks::Setbacks;
+use sharing::Sharing;
 use sources::Sources;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -77,7 +80,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use steps::{Change, Ruled, Stage, Steps, note};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use welcome::Welcome;
 
 /// The replicas of this process and what is believed of them.
@@ -105,6 +108,9 @@ pub struct Fleet {
     clock: Clock,
     tuning: ArcSwap<Tuning>,
     steps: Steps,
+    sharing: Sharing,
+    /// Tells that a replica is to be probed before its time.
+    suspected: Notify,
     /// Held while a passive signal decides whether to fence.
     fencing: Mutex<()>,
     /// Whether another process has taken over.
@@ -160,6 +166,8 @@ impl Fleet {
             clock: Clock::default(),
             tuning: ArcSwap::from_pointee(Tuning { params, rules: Rules::default() }),
             steps: Steps::default(),
+            sharing: Sharing::default(),
+            suspected: Notify::new(),
             fencing: Mutex::new(()),
             retired: watch::Sender::new(false),
         };

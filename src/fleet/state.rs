@@ -42,7 +42,35 @@ pub struct Order {
 }
 record!(Order { name, drained, leaves_by });
 
+impl Order {
+    /// Drained since then, or not, and left by then.
+    pub fn new(name: String, drained: Option<f64>, leaves_by: Option<f64>) -> Self {
+        Order { name, drained, leaves_by }
+    }
+
+    /// The replica's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is drained.
+    pub fn is_drained(&self) -> bool {
+        self.drained.is_some()
+    }
+
+    /// Until when some of its sessions may stay, if they may.
+    pub fn leaves_by(&self) -> Option<f64> {
+        self.leaves_by
+    }
+}
+
 impl FleetState {
+    /// The same for a process that makes fingerprints otherwise: what is held is not known there.
+    #[must_use]
+    pub fn without_fingerprints(self) -> Self {
+        FleetState { block_bytes: 0, ..self }
+    }
+
     /// What the clock showed, in milliseconds: the next process's goes on from there.
     pub fn now(&self) -> f64 {
         self.now

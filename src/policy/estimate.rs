@@ -121,6 +121,21 @@ impl Rates {
         Rates { prefill_token, step, step_growth, seen_tokens, own_tokens, answers }
     }
 
+    /// Whether next to nothing was seen of it.
+    pub fn is_unknown(&self) -> bool {
+        self.own_tokens < PRIOR.0 / 4.0 && self.answers < PRIOR.1 / 4.0
+    }
+
+    /// Whether it can be one's rates, wherever it comes from.
+    pub fn is_sound(&self) -> bool {
+        let [prefill, step, growth, counts @ ..] = self.row();
+        let is_time = |ms: f64| ms > 0.0 && ms < 1e6;
+        is_time(prefill)
+            && is_time(step)
+            && (0.0..1e6).contains(&growth)
+            && counts.iter().all(|n| (0.0..1e15).contains(n))
+    }
+
     /// The machine may be another one: what its peers show counts again.
     pub fn doubt(&mut self) {
         self.own_tokens = self.own_tokens.min(PRIOR.0 / 4.0);
@@ -183,6 +198,11 @@ record!(ModelRates { tokens_per_byte, output });
 pub const MODEL_START: ModelRates = ModelRates { tokens_per_byte: 0.25, output: 200.0 };
 
 impl ModelRates {
+    /// Whether it can be a model's, wherever it comes from.
+    pub fn is_sound(&self) -> bool {
+        (1e-4..1e2).contains(&self.tokens_per_byte) && (1.0..1e9).contains(&self.output)
+    }
+
     /// A prompt of `bytes` canonical bytes was `tokens` long.
     pub fn observe_prompt(&mut self, bytes: f64, tokens: f64) {
         if bytes >= 1024.0 && tokens > 0.0 {

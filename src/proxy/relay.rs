@@ -206,7 +206,7 @@ impl Proxy {
         let Some(attempt) = &ctx.attempt else { return };
         for id in ids {
             let key = id_key(&id, ctx.terms.settings.shape.secret);
-            self.router.fleet().pins().remember(key, attempt.reservation.replica().id);
+            self.router.fleet().pin(key, attempt.reservation.replica().id);
         }
     }
 

@@ -65,7 +65,12 @@ fn health_body(fleet: &Fleet, word: &str) -> String {
             replica.load()
         );
     }
-    out.push_str("]}");
+    out.push(']');
+    if let Some(group) = fleet.sharing().group() {
+        let word = if group.connected { "connected" } else { "alone" };
+        let _infallible = write!(out, r#","cluster":"{word}""#);
+    }
+    out.push('}');
     out
 }
 

@@ -1,6 +1,7 @@
 //! The composition root: from a configuration to running services. Everything is built here, nothing is decided.
 
 mod addresses;
+mod group;
 mod handover;
 mod health;
 mod journal;
@@ -16,6 +17,8 @@ pub use handover::{NotUpgraded, upgrade};
 
 use crate::admin::{Access, Admin, Setting, Settings};
 use crate::cli::Cli;
+use crate::cluster::Cluster;
+use crate::cluster::keys::Keys;
 use crate::config::{self, Config, ListenAddr, Loaded};
 use crate::engine::admission::AdmissionWatch;
 use crate::engine::discovery::Configured;
@@ -105,6 +108,7 @@ struct Founded {
     balancer: Arc<LoadBalancer<CacheAware>>,
     membership: Arc<Membership>,
     journal: Option<Arc<Journal>>,
+    cluster: Option<Arc<Cluster>>,
 }
 
 /// Builds everything and serves until the process ends.
@@ -136,6 +140,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let succession = Succession::new(config.server.upgrade_sock.clone(), own, draining.clone(), run);
     let certificates = loaded.tls.clone().map(|tls| Certificates::new(config.listen.tls.clone(), tls));
     let api = api_service(&server, config, &proxy, (open_http2, certificates.as_ref()), &succession);
+    let api = group::opening(api, founded.cluster.as_ref());
     let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
     let access = Arc::new(ArcSwap::from_pointee(access));
     let (told, readiness) = (founded.told, founded.readiness);
@@ -160,6 +165,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     server.add_service(GenBackgroundService::new("replicas".to_owned(), founded.membership));
     server.add_service(background_service("speculation", guard));
     server.add_service(background_service("recorder", recorder));
+    group::add(&mut server, founded.cluster);
     if let Some(exporter) = exporter {
         server.add_service(background_service("traces", exporter));
     }
@@ -229,15 +235,18 @@ fn found(
     let membership = Arc::new(Membership::new(fleet.clone(), balancer.clone()));
     discover_once(&membership, members::sources(loaded)?, follows)?;
     metrics.configured();
-    let (mut secret, seen) = (random(), Seen::default());
+    let (keys, seen) = (group::keys(loaded), Seen::default());
+    let mut secret = keys.as_ref().map_or_else(random, Keys::fingerprints);
+    let knows = snapshot.as_ref().is_some_and(|snapshot| keys.is_none() || snapshot.secret == secret);
     if let Some(snapshot) = snapshot {
-        secret = snapshot.secret;
-        fleet.inherit(snapshot.fleet);
+        secret = if knows { snapshot.secret } else { secret };
+        fleet.inherit(if knows { snapshot.fleet } else { snapshot.fleet.without_fingerprints() });
         metrics.inherit(&snapshot.counts);
         seen.history.restore(snapshot.history);
     }
+    let cluster = group::cluster(loaded, &fleet, &metrics, knows);
     let known = Known { fleet, metrics, secret, seen, guard };
-    Ok(Founded { known, told, news, readiness, balancer, membership, journal })
+    Ok(Founded { known, told, news, readiness, balancer, membership, journal, cluster })
 }
 
 /// Of a daemon that takes over: where its process id stands until it serves, and then. A successor that fails must not

@@ -203,6 +203,9 @@ fn keep_fixed(old: &Config, new: &mut Config) -> Vec<String> {
         traces.endpoint traces.ca_file traces.sample traces.service
         // its quarantines are in a file that one guard holds
         health.speculation
+        // one service belongs to it, and prompts are known by its secret
+        cluster.url cluster.group cluster.secret_env cluster.secret_file cluster.user cluster.password_env
+        cluster.password_file cluster.ca_file cluster.memory
         // its writer has the file since the beginning
         log.journal
     }

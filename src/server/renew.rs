@@ -77,6 +77,7 @@ impl BackgroundService for Checks {
             tokio::select! {
                 () = tokio::time::sleep_until(began + every) => {}
                 Ok(()) = changes.changed() => {}
+                () = self.fleet.suspects() => {}
                 Ok(()) = news.changed() => {}
                 changed = shutdown.changed() => if changed.is_err() || *shutdown.borrow() { return },
             }

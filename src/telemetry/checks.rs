@@ -25,6 +25,11 @@ impl Check {
     }
 }
 
+/// Where there was no room for what other routers were to be told.
+const DROPPED: [&str; 2] = ["queue", "store"];
+/// Why something in the store is not believed.
+const REJECTED: [&str; 5] = ["malformed", "version", "unproved", "shape", "repeated"];
+
 /// What became of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceEnd {
@@ -86,6 +91,41 @@ impl Metrics {
         for end in Asked::ALL {
             self.usage_asked.with_label_values(&[end.label()]);
         }
+        self.show_cluster_from_the_start();
+    }
+
+    pub(super) fn show_cluster_from_the_start(&self) {
+        for reason in DROPPED {
+            self.cluster_dropped.with_label_values(&[reason]);
+        }
+        for reason in REJECTED {
+            self.cluster_rejected.with_label_values(&[reason]);
+        }
+    }
+
+    /// So much was told to other routers and heard from them; so much there was no room for here, and in the store.
+    pub fn cluster_moved(&self, published: u64, received: u64, lost: [u64; 2]) {
+        self.cluster_published.inc_by(published);
+        self.cluster_received.inc_by(received);
+        for (reason, count) in DROPPED.iter().zip(lost) {
+            self.cluster_dropped.with_label_values(&[reason]).inc_by(count);
+        }
+    }
+
+    /// So much of what was found in the store is not believed.
+    pub fn cluster_rejected(&self, reason: &str, count: u64) {
+        self.cluster_rejected.with_label_values(&[reason]).inc_by(count);
+    }
+
+    /// What was told was there after so many seconds.
+    pub fn cluster_lagged(&self, seconds: f64) {
+        self.cluster_lag.observe(seconds);
+    }
+
+    pub(super) fn show_cluster(&self, fleet: &Fleet) {
+        let group = fleet.sharing().group().unwrap_or_default();
+        self.cluster_connected.set(group.connected.into());
+        self.cluster_peers.set(i64::try_from(group.peers).unwrap_or(i64::MAX));
     }
 
     /// Whether what must always hold does at the moment. Reservations and requests are counted one after the other.

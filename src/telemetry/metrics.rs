@@ -29,6 +29,8 @@ const PER_TOKEN: &[f64] = &[0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 
 const BLOCKS: &[f64] = &[0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 /// From room that comes at once to the longest wait that is of any use to a client.
 const QUEUE_WAIT: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+/// From one round of commands nearby to a store that is about to be given up.
+const LAG: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0];
 /// Around the budget of a decision, 100 µs.
 const DECISION: &[f64] = &[1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3];
 
@@ -145,6 +147,19 @@ metrics! {
         listed: gauges("ramjet_discovery_replicas", "Replicas that a source lists, or listed last.", &["source"]);
         unlisted: counters("ramjet_discovery_failures_total", "How often a source could not tell.", &["source"]);
         stale: gauges("ramjet_discovery_stale", "1 while what a source lists is what it said before it failed.", &["source"]);
+        cluster_connected: gauge("ramjet_cluster_connected", "Whether the store that routers share answers; 0 without one.");
+        cluster_peers: gauge("ramjet_cluster_peers", "Other routers of the group that are there.");
+        cluster_published: counter("ramjet_cluster_published_total", "Things learned here that the group was told.");
+        cluster_received: counter("ramjet_cluster_received_total", "Things that other routers told and that concern replicas here.");
+        cluster_dropped: counters("ramjet_cluster_dropped_total",
+            "Things learned here that the group was not told: more came than the next round takes (queue), or the store did \
+             not take them (store).", &["reason"]);
+        cluster_rejected: counters("ramjet_cluster_rejected_total",
+            "What was found in the store and not believed: it cannot be read (malformed), is of another version of ramjet \
+             (version), was written by nobody who knows the secret of the group (unproved) or with another block size (shape), or was \
+             read before (repeated).", &["reason"]);
+        cluster_lag: histogram("ramjet_cluster_lag_seconds",
+            "Time from what happened here to its place in the store, as seen by reading it back; the longest it may have been.", LAG);
         journal_lines: counter("ramjet_journal_lines_total", "Lines written to the journal.");
         journal_lost: counter("ramjet_journal_lost_total",
             "Steps that are missing in the journal: they came faster than the disk took them, or it refused them.");

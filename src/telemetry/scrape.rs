@@ -60,6 +60,7 @@ impl Metrics {
         self.index_blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
         self.reservations.set(members.present().map(|r| i64::from(r.inflight())).sum());
         self.log_lost.inc_by(outlet::lost().saturating_sub(self.log_lost.get()));
+        self.show_cluster(fleet);
         self.show_process();
         let mut families = self.registry.gather();
         self.inherited.lock().add_to(&mut families);

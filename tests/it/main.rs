@@ -12,6 +12,7 @@ mod admission;
 mod bodies;
 mod chaos;
 mod clients;
+mod cluster;
 mod compat;
 mod cuts;
 mod decoded;

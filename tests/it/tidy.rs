@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 
 /// Modules from the bottom up; each may use those of the lines above it and itself. A line holds siblings, which never
 /// use each other except where `ALLOWED` says so.
-const LAYERS: [&[&str]; 7] = [
+const LAYERS: [&[&str]; 8] = [
     &["pack"],
     &["types"],
     &["api", "prefix", "policy", "config"],
     &["fleet"],
     &["engine", "telemetry"],
+    &["cluster"],
     &["proxy", "admin"],
     &["server", "cli", "lib", "main"],
 ];

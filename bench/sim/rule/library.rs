@@ -106,6 +106,16 @@ impl Library {
         Self { has_hints: false, ..self }
     }
 
+    /// Its fleet.
+    pub(super) fn fleet(&self) -> &Arc<Fleet> {
+        self.router.fleet()
+    }
+
+    /// It is this late.
+    pub(super) fn set(&self, now: f64) {
+        self.hand.set(now);
+    }
+
     fn see(&self, know: &Knowledge, now: f64) {
         self.hand.set(now);
         for (replica, healthy) in self.router.fleet().replicas().iter().zip(know.healthy) {

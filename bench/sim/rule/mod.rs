@@ -12,6 +12,7 @@ mod hashing;
 mod library;
 mod lmetric;
 mod oracle;
+mod several;
 mod sglang;
 mod simple;
 
@@ -115,7 +116,7 @@ pub(crate) trait Rule {
 }
 
 /// Every rule by name, in the order of the tables.
-pub(crate) const ALL: [&str; 18] = [
+pub(crate) const ALL: [&str; 21] = [
     "round_robin",
     "least_loaded",
     "load",
@@ -130,6 +131,9 @@ pub(crate) const ALL: [&str; 18] = [
     "hintless",
     "untold",
     "hold",
+    "apart",
+    "together",
+    "rotate",
     "sticky",
     "oracle_ttft",
     "oracle_whole",
@@ -170,6 +174,12 @@ pub(crate) fn build(name: &str, caches: &[usize]) -> Option<Box<dyn Rule>> {
         "hintless" => Box::new(cost().without_hints()),
         "untold" => Box::new(Library::new(replicas, PolicyKind::Cost, Basis::Relative, FlightMode::Colocate)),
         "hold" => Box::new(Library::new(replicas, PolicyKind::Cost, Basis::Relative, FlightMode::Hold).told(caches)),
+        "apart" => Box::new(several::Several::apart((0..several::ROUTERS).map(|_| cost()).collect())),
+        "together" => Box::new(several::Several::together((0..several::ROUTERS).map(|_| cost()).collect())),
+        "rotate" => {
+            let rotate = || library(PolicyKind::RoundRobin, Basis::Relative);
+            Box::new(several::Several::apart((0..several::ROUTERS).map(|_| rotate()).collect()))
+        }
         "oracle_ttft" => oracle(Aim::Ttft),
         "oracle_whole" => oracle(Aim::Whole),
         "oracle_future" => oracle(Aim::Future),

@@ -38,6 +38,16 @@ impl ProbeTimes {
         is_due
     }
 
+    /// A readiness probe may come at once.
+    pub(in crate::fleet) fn ask_again(&self) {
+        self.readiness.store(0, Relaxed);
+    }
+
+    /// Whether a readiness probe was not made yet, or is to be made at once.
+    pub fn is_wanted_at_once(&self) -> bool {
+        self.readiness.load(Relaxed) == 0
+    }
+
     /// A generation probe begins at `now`.
     pub fn begin_generation(&self, now: f64) {
         self.generation.store(time_bits(now), Relaxed);

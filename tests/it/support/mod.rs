@@ -8,6 +8,7 @@ pub(crate) mod hex;
 pub(crate) mod load;
 pub(crate) mod publisher;
 pub(crate) mod ramjet;
+pub(crate) mod store;
 pub(crate) mod unit;
 pub(crate) mod wire;
 

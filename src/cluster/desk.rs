@@ -1,0 +1,377 @@
+//! What one router writes into the store and takes from there, round by round. No IO and no clock: a round is a value that goes
+//! out and one that comes in, so that all of it runs in tests against a store that is a few maps.
+//!
+//! **Invariant:** everything is bounded by what a round may carry. What does not fit waits in the channel; what does not
+//! fit there is lost, which shows as a missing number.
+
+use super::keys::{Keys, Purpose, Rejected};
+use super::names::Names;
+use super::orders::{InForce, Orders};
+use super::peers::Peers;
+use super::round::{Counts, ENTRIES, Incoming, Outgoing, Place};
+use super::wire::{Batch, Live, Order, Speeds, bytes, whole};
+use crate::fleet::Fleet;
+use crate::fleet::sharing::{Group, Learned};
+use crate::fleet::state;
+use crate::pack::Pack;
+use crate::policy::standing::State;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::Receiver;
+use tokio::sync::watch;
+
+/// Batches that go out in one round.
+const BATCHES: usize = 8;
+/// How often a router says that it is there, at least, and how often other things are done, in milliseconds.
+const LIVE_EVERY: f64 = 1000.0;
+const LIST_EVERY: f64 = 1000.0;
+const ORDERS_EVERY: f64 = 500.0;
+const LORE_EVERY: f64 = 5000.0;
+/// What an entry takes in the store besides its content, about.
+const ENTRY: f64 = 96.0;
+/// Entries that are kept at least, whatever their size.
+const LEAST_ENTRIES: f64 = 256.0;
+/// Connections that bring nothing further, after which what stands in the way is left out.
+const PATIENCE: u32 = 3;
+/// Batches whose way is measured at a time.
+const MEASURED: usize = 64;
+
+/// See the module header.
+pub struct Desk {
+    fleet: Arc<Fleet>,
+    changes: watch::Receiver<u64>,
+    keys: Keys,
+    /// What this router calls itself.
+    me: u64,
+    told: Receiver<Learned>,
+    lost: Arc<AtomicU64>,
+    lost_before: u64,
+    names: Names,
+    peers: Peers,
+    orders: Orders,
+    number: u64,
+    after: Place,
+    /// Where it was when the store answered last, and how often it has not come further since.
+    stuck: (Place, u32),
+    live: Live,
+    /// When what is done now and then is due, in milliseconds.
+    due: Due,
+    listed: Vec<u64>,
+    /// The size of an entry on average, and what the stream may take.
+    entry_bytes: f64,
+    memory: f64,
+    /// Batches that have not come back: number, things in it, and since when the first of them may have waited.
+    out: VecDeque<(u64, u64, f64)>,
+    last_round: f64,
+    counts: Counts,
+    /// Whether all that was in the stream has been read once.
+    has_caught_up: bool,
+}
+
+#[derive(Debug, Default)]
+struct Due {
+    live: f64,
+    list: f64,
+    orders: f64,
+    lore: f64,
+    /// Words of operators that are to be written.
+    write: Vec<Order>,
+    /// Whether the store's words have been read since it answers.
+    has_read_orders: bool,
+}
+
+impl Desk {
+    /// Of a router that calls itself `me`, whose fleet tells `told` of what it learns; the stream may take about `memory` bytes.
+    pub fn new(
+        (fleet, keys, me): (Arc<Fleet>, Keys, u64),
+        (told, lost): (Receiver<Learned>, Arc<AtomicU64>),
+        memory: usize,
+    ) -> Self {
+        Desk {
+            changes: fleet.changes(),
+            names: Names::of(&fleet, &keys),
+            peers: Peers::new(fleet.clone()),
+            fleet,
+            keys,
+            me,
+            told,
+            lost,
+            lost_before: 0,
+            orders: Orders::default(),
+            number: 0,
+            after: (0, 0),
+            stuck: ((0, 0), 0),
+            live: Live::default(),
+            due: Due::default(),
+            listed: Vec::new(),
+            entry_bytes: 4096.0,
+            #[expect(clippy::cast_precision_loss, reason = "a size")]
+            memory: memory as f64,
+            out: VecDeque::new(),
+            last_round: 0.0,
+            counts: Counts::default(),
+            has_caught_up: false,
+        }
+    }
+
+    /// The store answers; its stream ends at `end`. A router that knows what one before it knew need not read what is there.
+    pub fn connected(&mut self, end: Place, knows: bool) {
+        if knows && !self.has_caught_up {
+            (self.after, self.has_caught_up) = (end, true);
+        } else if end < self.after {
+            // another stream, or the same one after a loss
+            self.after = (0, 0);
+        }
+        let is_stuck = self.stuck.0 == self.after && end > self.after;
+        self.stuck = (self.after, if is_stuck { self.stuck.1 + 1 } else { 0 });
+        if self.stuck.1 >= PATIENCE {
+            // what stands there cannot be read
+            self.after = end;
+        }
+        self.out.clear();
+        self.due = Due { write: std::mem::take(&mut self.due.write), ..Due::default() };
+    }
+
+    /// Whether all that was in the stream has been read once.
+    pub fn has_caught_up(&self) -> bool {
+        self.has_caught_up
+    }
+
+    /// Time goes on, whether or not the store answers.
+    pub fn pass(&mut self, is_connected: bool, now: f64) {
+        if !is_connected {
+            // what comes later is worth more than what would fill the channel
+            let gone = self.told.try_iter().count() as u64;
+            self.counts.lost[1] += gone;
+            self.number += u64::from(gone > 0);
+        }
+        self.peers.fade(now);
+        let lag_s = self.fleet.sharing().group().map_or(0.0, |group| group.lag_s);
+        let lag_s = self.counts.lags_ms.last().map_or(lag_s, |ms| ms / 1000.0);
+        let peers = self.peers.present(now);
+        self.fleet.sharing().set_group(Group { connected: is_connected, peers, lag_s });
+    }
+
+    /// What was counted since this was asked last.
+    pub fn take_counts(&mut self) -> Counts {
+        let lost = self.lost.load(Relaxed);
+        self.counts.lost[0] = lost - self.lost_before;
+        if lost > self.lost_before {
+            // whoever reads on must know that something is missing
+            self.number += 1;
+        }
+        self.lost_before = lost;
+        std::mem::take(&mut self.counts)
+    }
+
+    /// What goes out now, `unix` being milliseconds since 1970.
+    pub fn outgoing(&mut self, now: f64, unix: u64) -> Outgoing {
+        if self.changes.has_changed().unwrap_or(false) {
+            self.changes.mark_unchanged();
+            self.names = Names::of(&self.fleet, &self.keys);
+        }
+        let batches = self.batches();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+        let keep = (self.memory / (self.entry_bytes + ENTRY)).clamp(LEAST_ENTRIES, 1e7) as u64;
+        let mut out = Outgoing { batches, keep, after: self.after, ..Outgoing::default() };
+        let is_due = |due: &mut f64, every: f64| {
+            let is_due = now >= *due;
+            if is_due {
+                *due = now + every;
+            }
+            is_due
+        };
+        (out.asks_list, out.asks_orders) =
+            (is_due(&mut self.due.list, LIST_EVERY), is_due(&mut self.due.orders, ORDERS_EVERY));
+        out.asks_lore = is_due(&mut self.due.lore, LORE_EVERY);
+        // what the process that follows this one runs, that one says
+        if !self.fleet.is_retired() {
+            out.live = self.say_live(now);
+            if out.asks_lore {
+                let speeds = Speeds::of(&self.fleet.lore(), |id| self.names.name(id), |model| self.keys.name(model));
+                out.lore = Some(self.keys.seal(Purpose::Lore, self.me, &bytes(&speeds)));
+            }
+            if self.due.has_read_orders {
+                self.due.write.extend(self.orders.said_here(&self.in_force(unix), unix));
+            }
+            let sealed = |order: Order| (order.replica, self.keys.seal(Purpose::Order, self.me, &bytes(&order)));
+            out.orders = std::mem::take(&mut self.due.write).into_iter().map(sealed).collect();
+        }
+        let others = self.listed.iter().copied().chain(self.peers.known());
+        out.peers = others.filter(|name| *name != self.me).collect();
+        out.peers.sort_unstable();
+        out.peers.dedup();
+        self.last_round = now;
+        out
+    }
+
+    /// Takes in what came back; whether there is more to be read at once.
+    pub fn incoming(&mut self, incoming: Incoming, now: f64, unix: u64) -> bool {
+        let is_whole = incoming.entries.len() < ENTRIES;
+        for (place, frame) in incoming.entries {
+            self.after = self.after.max(place);
+            self.entry_bytes += 0.01 * (index(frame.len()) - self.entry_bytes);
+            let heard = self.hear(&frame, now);
+            self.note(heard);
+        }
+        for frame in incoming.live {
+            let seen = self.open::<Live>(Purpose::Live, &frame);
+            let seen = seen.map(|(writer, live)| {
+                if writer != self.me {
+                    self.peers.see(writer, live, &self.names, now);
+                }
+            });
+            self.note(seen.map(|()| 0));
+        }
+        for frame in incoming.lore {
+            let learned = self.open::<Speeds>(Purpose::Lore, &frame).map(|(writer, speeds)| {
+                if writer != self.me {
+                    self.learn(speeds);
+                }
+            });
+            self.note(learned.map(|()| 0));
+        }
+        if let Some(orders) = incoming.orders {
+            self.settle(&orders, unix);
+        }
+        if let Some(list) = incoming.list {
+            self.listed = list;
+        }
+        for _ in 0..incoming.refused {
+            // the last ones: which they were does not matter, as a number is missing then
+            if let Some((_, things, _)) = self.out.pop_back() {
+                self.counts.published -= things.min(self.counts.published);
+                self.counts.lost[1] += things;
+            }
+        }
+        self.has_caught_up |= is_whole;
+        !is_whole
+    }
+
+    fn note(&mut self, read: Result<usize, Rejected>) {
+        match read {
+            Ok(count) => self.counts.received += count as u64,
+            Err(why) => self.counts.rejected[why as usize] += 1,
+        }
+    }
+
+    fn open<T: Pack>(&self, purpose: Purpose, frame: &[u8]) -> Result<(u64, T), Rejected> {
+        let (writer, content) = self.keys.open(purpose, frame)?;
+        Ok((writer, whole(content).ok_or(Rejected::Malformed)?))
+    }
+
+    fn hear(&mut self, frame: &[u8], now: f64) -> Result<usize, Rejected> {
+        let (writer, batch) = self.open::<Batch>(Purpose::Batch, frame)?;
+        if writer != self.me {
+            return self.peers.hear(writer, &batch, &self.names, now);
+        }
+        while let Some((number, _, since)) = self.out.front().copied().filter(|(number, ..)| *number <= batch.number) {
+            self.out.pop_front();
+            if number == batch.number {
+                self.counts.lags_ms.push(now - since);
+            }
+        }
+        Ok(0)
+    }
+
+    fn batches(&mut self) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        while all.len() < BATCHES {
+            let (mut batch, mut things, mut is_full) = (Batch::new(self.number + 1), 0, false);
+            while !is_full && let Ok(learned) = self.told.try_recv() {
+                is_full = !batch.push(&learned, |id| self.names.name(id));
+                things += 1;
+            }
+            if batch.is_empty() {
+                break;
+            }
+            self.number += 1;
+            self.counts.published += things;
+            self.out.push_back((self.number, things, self.last_round));
+            while self.out.len() > MEASURED {
+                self.out.pop_front();
+            }
+            all.push(self.keys.seal(Purpose::Batch, self.me, &bytes(&batch)));
+            if !is_full {
+                break;
+            }
+        }
+        all
+    }
+
+    fn say_live(&mut self, now: f64) -> Option<Vec<u8>> {
+        let running = self.fleet.running().into_iter().map(|r| (self.keys.name(r.name()), r.work()));
+        let replicas = self.fleet.members();
+        let fenced = replicas.iter().filter_map(|r| match r.state() {
+            State::Fenced(reason) => Some((self.keys.name(r.name()), reason)),
+            _ => None,
+        });
+        let live = Live { number: self.live.number, running: running.collect(), fenced: fenced.collect() };
+        if live == self.live && now < self.due.live {
+            return None;
+        }
+        self.due.live = now + LIVE_EVERY;
+        self.live = Live { number: live.number + 1, ..live };
+        Some(self.keys.seal(Purpose::Live, self.me, &bytes(&self.live)))
+    }
+
+    fn learn(&self, speeds: Speeds) {
+        let mut models: Vec<String> = self.fleet.replicas().iter().flat_map(|r| r.model_names()).collect();
+        models.extend(self.fleet.models().all().into_iter().map(|(name, _)| name));
+        let model = |name| models.iter().find(|model| self.keys.name(model) == name).cloned();
+        self.fleet.learn_from(speeds.lore(|name| self.names.id(name), model));
+    }
+
+    fn in_force(&self, unix: u64) -> Vec<InForce> {
+        let now = self.fleet.clock().now();
+        let of = |order: state::Order| InForce {
+            replica: self.keys.name(order.name()),
+            drained: order.is_drained(),
+            leaves_by: order.leaves_by().map_or(0, |ends| unix + whole_ms(ends - now)),
+        };
+        self.fleet.orders().into_iter().map(of).collect()
+    }
+
+    fn settle(&mut self, frames: &[Vec<u8>], unix: u64) {
+        let mut stored = Vec::new();
+        for frame in frames {
+            match self.open::<Order>(Purpose::Order, frame) {
+                Ok((_, order)) => stored.push(order),
+                Err(why) => self.note(Err(why)),
+            }
+        }
+        let settled = self.orders.said_there(stored, unix);
+        self.due.has_read_orders = true;
+        self.due.write = settled.write;
+        let now = self.fleet.clock().now();
+        let done = settled.obey.into_iter().filter_map(|order| {
+            let replica = self.fleet.replica(self.names.id(order.replica)?)?;
+            let ends = order.leaves_by.checked_sub(unix).filter(|ms| *ms > 0).map(|ms| now + index64(ms));
+            log::info!(
+                "replica {}: another router was told to {}",
+                replica.name(),
+                if order.drained { "drain it" } else { "use it" }
+            );
+            Some(state::Order::new(replica.name().to_owned(), order.drained.then_some(now), ends))
+        });
+        self.fleet.obey(done.collect());
+    }
+}
+
+fn index(n: usize) -> f64 {
+    index64(n as u64)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "sizes and times fit a float")]
+fn index64(n: u64) -> f64 {
+    n as f64
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped; the cast saturates")]
+fn whole_ms(ms: f64) -> u64 {
+    ms.max(0.0) as u64
+}
+
+#[cfg(test)]
+mod tests;
