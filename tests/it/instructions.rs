@@ -22,6 +22,6 @@ fn a_planted_slow_down_fails_and_the_same_code_does_not() {
     let slower = count(&["--file", name, "--planted", "5"]).unwrap();
     assert!(!slower.status.success());
     let said = String::from_utf8_lossy(&slower.stderr);
-    assert!(said.contains("more instructions than allowed: scan_event +5.0 %"), "{said}");
+    assert!(said.contains("more instructions than allowed: scan_event +"), "{said}");
     std::fs::remove_file(file).unwrap();
 }
