@@ -162,7 +162,7 @@ fn claim(c: &mut Criterion) {
 fn read_answer(c: &mut Criterion) {
     c.bench_function("stream/scan_event", |b| {
         let mut scanner = Scanner::default();
-        b.iter(|| scanner.push(black_box(EVENT), |event| drop(black_box(event))));
+        b.iter(|| scanner.push(black_box(EVENT), |event| _ = black_box(event)));
     });
     c.bench_function("stream/read_event", |b| {
         let mut reader = StreamReader::default();

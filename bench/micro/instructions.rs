@@ -66,7 +66,7 @@ const CASES: [Case; 13] = [
     ("claim_512_blocks", 20, claimed),
     ("scan_event", 2000, || {
         let mut scanner = Scanner::default();
-        Box::new(move || scanner.push(black_box(EVENT), |event| drop(black_box(event))))
+        Box::new(move || scanner.push(black_box(EVENT), |event| _ = black_box(event)))
     }),
     ("read_event", 2000, || {
         let mut reader = StreamReader::default();

@@ -137,9 +137,9 @@ pub(crate) fn told(json: &Value, text: &str, as_json: bool, save: Option<&PathBu
         std::fs::write(file, json.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
     }
     if as_json {
-        println!("{json}")
+        println!("{json}");
     } else {
-        print!("{text}")
+        print!("{text}");
     }
     Ok(())
 }
