@@ -90,6 +90,28 @@ impl FlightMode {
     }
 }
 
+/// Whether engines are asked for usage that clients did not ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageMode {
+    /// What a client asks for is asked for.
+    AsAsked,
+    /// It always is, and what the client did not ask for is hidden from it.
+    AskAndHide,
+}
+
+impl UsageMode {
+    /// Every choice, in the order in which documents list them.
+    pub const ALL: [UsageMode; 2] = [UsageMode::AsAsked, UsageMode::AskAndHide];
+
+    /// The word used in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            UsageMode::AsAsked => "as_asked",
+            UsageMode::AskAndHide => "ask_and_hide",
+        }
+    }
+}
+
 /// Where requests go that are short, in a fleet that has a lane for long prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShortPrompts {

@@ -31,8 +31,9 @@ pub(crate) async fn up(host: &str) -> Result<String, String> {
             // ordering: only distinctness matters
             while answered.load(Ordering::Relaxed) < REQUESTS && began.elapsed() < AT_MOST {
                 match ask(&mut kept, &host, next.fetch_add(1, Ordering::Relaxed)).await {
-                    Ok(true) => drop(answered.fetch_add(1, Ordering::Relaxed)),
-                    Ok(false) => {}
+                    Ok(is_good) => {
+                        answered.fetch_add(is_good.into(), Ordering::Relaxed);
+                    }
                     Err(_) => kept = None,
                 }
             }

@@ -26,8 +26,12 @@ use std::sync::Arc;
 
 /// A prompt of 1 MiB.
 pub(crate) const SIZE: Size = Size { prompt: 262_144.0, block: 512.0, ends: Ends { previous: None, own: None } };
-pub(crate) const RULES: Compat =
-    Compat { strip_max_tokens_over: Some(100_000), flatten_text_parts: true, drop_unknown_reasoning_effort: true };
+pub(crate) const RULES: Compat = Compat {
+    strip_max_tokens_over: Some(100_000),
+    flatten_text_parts: true,
+    drop_unknown_reasoning_effort: true,
+    ask_usage: false,
+};
 pub(crate) const SHAPE: PromptShape = PromptShape { secret: 7, block_bytes: 2048, max_prefix_bytes: 2 << 20 };
 /// One event of a stream, as vLLM writes it.
 pub(crate) const EVENT: &[u8] = b"data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";

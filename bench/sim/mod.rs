@@ -8,6 +8,7 @@ pub(crate) mod content;
 mod measure;
 mod rule;
 mod table;
+mod verdict;
 mod workload;
 mod world;
 
@@ -18,6 +19,7 @@ use clap::Args;
 use crate::clients;
 use measure::Row;
 use table::Table;
+use verdict::Verdict;
 use workload::Workload;
 use world::World;
 
@@ -45,6 +47,10 @@ pub(crate) struct SimArgs {
     /// JSON lines instead of tables
     #[arg(long)]
     json: bool,
+    /// fail where `cost` breaks its promise: within 3 % of `oracle_ttft`'s turns and 10 % of its TTFT p95, and not worse
+    /// than the best other rule beyond noise, which takes five seeds to tell
+    #[arg(long)]
+    check: bool,
 }
 
 /// Runs the rules on the workloads and prints a table for each.
@@ -53,13 +59,21 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), String> {
     let rules = rule::ALL.into_iter().filter(|name| rules.contains(name) || rule::is_oracle(name));
     let rules: Vec<&'static str> = rules.collect();
     let mut out = std::io::stdout();
+    let mut verdicts = Vec::new();
     for workload in workloads(args)? {
-        let rows = rules.iter().map(|&rule| Ok((rule, row(&workload, rule, args)?)));
-        let table = Table { rows: rows.collect::<Result<_, String>>()?, workload: &workload };
+        let runs: Vec<Vec<Row>> = rules.iter().map(|rule| runs(&workload, rule, args)).collect::<Result<_, _>>()?;
+        let rows = rules.iter().zip(&runs).map(|(rule, runs)| (*rule, Row::mean(runs))).collect();
+        let table = Table { rows, runs, workload: &workload };
         let text = if args.json { table.json() } else { table.text() };
         writeln!(out, "{}", text.trim_end_matches(if args.json { "\n" } else { "" })).map_err(|e| e.to_string())?;
+        verdicts.extend(Verdict::of(&table));
     }
-    Ok(())
+    let text = if args.json { verdicts.iter().map(Verdict::json).collect() } else { verdict::text(&verdicts) };
+    write!(out, "{text}").map_err(|e| e.to_string())?;
+    match verdicts.iter().filter(|verdict| !verdict.broken().is_empty()).count() {
+        broken if broken > 0 && args.check => Err(format!("cost breaks its promise on {broken} workloads")),
+        _ => Ok(()),
+    }
 }
 
 fn workloads(args: &SimArgs) -> Result<Vec<Workload>, String> {
@@ -76,10 +90,9 @@ fn workloads(args: &SimArgs) -> Result<Vec<Workload>, String> {
     Ok(all)
 }
 
-fn row(workload: &Workload, rule: &str, args: &SimArgs) -> Result<Row, String> {
+fn runs(workload: &Workload, rule: &str, args: &SimArgs) -> Result<Vec<Row>, String> {
     let seeds = args.seed..args.seed + args.seeds.max(1);
-    let rows: Result<Vec<Row>, String> = seeds.map(|seed| once(workload, rule, seed)).collect();
-    Ok(Row::mean(&rows?))
+    seeds.map(|seed| once(workload, rule, seed)).collect()
 }
 
 fn once(workload: &Workload, rule: &str, seed: u64) -> Result<Row, String> {

@@ -40,7 +40,7 @@ fn finding(o: &mut Object<'_>, found: &Finding) {
 
 fn model(o: &mut Object<'_>, name: &str, sums: &Sums) {
     let of = |account: &str| sums.accounts.get(account).copied().unwrap_or_default();
-    o.text("model", Some(name).filter(|name| !name.is_empty()));
+    o.text("model", name);
     o.number("requests", sums.requests);
     o.number("prompt_tokens", sums.accounts.values().sum::<f64>());
     o.number("cached_tokens", of("cached"));

@@ -25,6 +25,7 @@ mod sink;
 mod value;
 
 pub use anchor::anchor;
+pub(super) use content::is_unread;
 pub use responses::{is_hidden, responses};
 
 use super::json::{Cursor, Kind, Malformed, Str};

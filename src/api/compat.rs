@@ -27,6 +27,8 @@ pub struct Compat {
     pub flatten_text_parts: bool,
     /// Whether an effort that is none of [`EFFORTS`] is removed.
     pub drop_unknown_reasoning_effort: bool,
+    /// Whether usage is asked for where the client did not ask; see [`super::usage`].
+    pub ask_usage: bool,
 }
 
 /// The body as the engine gets it, if any rule applies; what `request` says of a member that goes is taken out of it as
@@ -106,8 +108,12 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    const ALL: Compat =
-        Compat { strip_max_tokens_over: Some(100), flatten_text_parts: true, drop_unknown_reasoning_effort: true };
+    const ALL: Compat = Compat {
+        strip_max_tokens_over: Some(100),
+        flatten_text_parts: true,
+        drop_unknown_reasoning_effort: true,
+        ask_usage: false,
+    };
 
     fn suited(endpoint: Endpoint, body: &str, rules: Compat) -> Option<String> {
         let body = Bytes::copy_from_slice(body.as_bytes());

@@ -19,3 +19,4 @@ pub mod outline;
 pub mod request;
 pub mod sha256;
 pub mod sse;
+pub mod usage;

@@ -3,7 +3,8 @@
 //!
 //! Of a text, a keyed hash is kept of its whole, of pieces of some hundred bytes that are found again wherever they stand,
 //! and one byte of a running hash for each of its first bytes and for every 64 after them, which says where two texts
-//! part. Names of fields come from a closed list; any other is shown as `…`. Pure.
+//! part. Of a picture or a recording there is the hash alone. Members that no engine reads, such as `cache_control`, are
+//! left out. Names of fields come from a closed list; any other is shown as `…`. Pure.
 
 mod compare;
 
@@ -11,6 +12,7 @@ pub use compare::{Break, Change, compare};
 
 use compare::kind_of;
 
+use super::canonical::is_unread;
 use super::endpoint::Endpoint;
 use super::json::{Cursor, Kind, Malformed};
 use super::request::{MESSAGE_MEMBERS, Message, RENDERED, Request};
@@ -28,7 +30,7 @@ const DEEPEST: usize = 6;
 /// A list of tools, or of what else is read in the order in which it is sent but means the same in any.
 const SETS: [&str; 3] = ["tools", "functions", "documents"];
 /// Names that may be shown.
-const NAMES: [&str; 36] = [
+const NAMES: [&str; 41] = [
     "messages",
     "role",
     "content",
@@ -65,7 +67,14 @@ const NAMES: [&str; 36] = [
     "suffix",
     "title",
     "call_id",
+    "url",
+    "source",
+    "data",
+    "input_audio",
+    "file_data",
 ];
+/// Bytes without a space that tell data from text.
+const SOLID: usize = 512;
 
 /// Which part of a prompt a field belongs to. The names are metric labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -108,6 +117,9 @@ pub(super) struct Field {
     /// The order of its keys, or of its items.
     keys: u64,
     is_set: bool,
+    /// Its text without white space.
+    dense: u64,
+    is_media: bool,
     len: usize,
     marks: Box<[u8]>,
     /// The first of its pieces.
@@ -166,7 +178,7 @@ impl Outline {
 
     /// What changes where `at` says, going by what stands there in the request that it was found in.
     pub fn change(request: &Request<'_>, at: &Break) -> Change {
-        let Some(offset) = at.offset else { return at.change };
+        let Some(offset) = at.offset.filter(|_| at.change == Change::Value) else { return at.change };
         let mut outline = Outline { wanted: Some((at.path.clone(), offset, at.change)), ..Outline::default() };
         // one that cannot be read has no outline either
         let _unread = outline.read(request);
@@ -236,7 +248,10 @@ impl Outline {
             }
             Kind::Object if at.depth < DEEPEST => {
                 let place = self.container(at, text, false)?;
-                cursor.object(|key, value| self.value(&at.member(&key.bytes()), value.skip()?, false))?;
+                cursor.object(|key, value| {
+                    let text = value.skip()?;
+                    if is_unread(&key.bytes()) { Ok(()) } else { self.value(&at.member(&key.bytes()), text, false) }
+                })?;
                 self.close(place);
             }
             _ => self.leaf(at, text),
@@ -255,6 +270,8 @@ impl Outline {
             sorted,
             keys,
             is_set,
+            dense: 0,
+            is_media: false,
             len: 0,
             marks: Box::default(),
             piece: self.pieces.len(),
@@ -293,7 +310,8 @@ impl Outline {
         }
         let raw = xxh3_64_with_seed(text, self.key);
         let piece = self.pieces.len();
-        let marks = self.run_over(text);
+        let is_media = is_media(text);
+        let (marks, dense) = if is_media { Default::default() } else { self.run_over(text) };
         self.fields.push(Field {
             path: at.path.as_str().into(),
             part: at.part,
@@ -302,18 +320,22 @@ impl Outline {
             sorted: raw,
             keys: 0,
             is_set: false,
+            dense,
+            is_media,
             len: text.len(),
             marks,
             piece,
         });
     }
 
-    /// Cuts a text into pieces where its own bytes say so, and notes its running hash.
-    fn run_over(&mut self, text: &[u8]) -> Box<[u8]> {
+    /// Cuts a text into pieces where its own bytes say so, and notes its running hash; that without white space at its end.
+    fn run_over(&mut self, text: &[u8]) -> (Box<[u8]>, u64) {
         let mut marks = Vec::with_capacity(text.len().min(FINE) + text.len().saturating_sub(FINE) / STEP);
-        let (mut run, mut local, mut from) = (self.key, 0u64, 0);
+        let (mut run, mut dense, mut local, mut from) = (self.key, self.key, 0u64, 0);
+        let step = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
         for (at, byte) in text.iter().enumerate() {
-            run = (run ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+            run = step(run, *byte);
+            dense = if byte.is_ascii_whitespace() { dense } else { step(dense, *byte) };
             if self.marked + marks.len() < MOST.2 && (at < FINE || at.is_multiple_of(STEP)) {
                 marks.push(run.to_le_bytes()[0]);
             }
@@ -330,8 +352,14 @@ impl Outline {
             }
         }
         self.marked += marks.len();
-        marks.into()
+        (marks.into(), dense)
     }
+}
+
+/// Whether a text is data: an address that holds it, or base64.
+fn is_media(text: &[u8]) -> bool {
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_' | b'=');
+    text.starts_with(b"data:") || text.get(..SOLID).is_some_and(|head| head.iter().all(is_digit))
 }
 
 /// The hash of a value without the order of keys, and of a set without that of its items.

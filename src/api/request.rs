@@ -12,6 +12,8 @@ pub struct Request<'a> {
     pub model: Option<Str<'a>>,
     /// `stream`, false when absent.
     pub stream: bool,
+    /// Whether `stream_options` is there.
+    pub has_stream_options: bool,
     /// `store` is false: the engine is told to keep nothing.
     pub is_stateless: bool,
     /// Whether several answers are asked for: `n` or `best_of` above one, or a list of prompts.
@@ -139,6 +141,7 @@ fn member<'a>(request: &mut Request<'a>, key: Str<'a>, value: &mut Cursor<'a>) -
     let text = value.skip()?;
     match name {
         b"stream" => request.stream = text == b"true",
+        b"stream_options" => request.has_stream_options = true,
         b"store" => request.is_stateless = text == b"false",
         b"n" | b"best_of" => request.is_many |= count(text).is_some_and(|n| n > 1),
         b"sampling_params" => request.is_many |= asks_for_many(text),

@@ -9,7 +9,7 @@ use crate::types::{Basis, FlightMode, PolicyKind};
 use report::Report;
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::str::FromStr;
 use thiserror::Error;
@@ -80,6 +80,9 @@ impl Unplayed {
     }
 }
 
+/// The longest line that is read: the longest prompts have some thousand blocks.
+const LONGEST: u64 = 8 << 20;
+
 /// One setting with its value.
 type Setting = Box<dyn Fn(&mut Params)>;
 
@@ -115,8 +118,12 @@ impl Replay {
         loop {
             text.clear();
             number += 1;
-            if file.read_line(&mut text).map_err(unread)? == 0 {
+            if (&mut file).take(LONGEST).read_line(&mut text).map_err(unread)? == 0 {
                 return Ok(());
+            }
+            if text.len() as u64 == LONGEST {
+                let why = "it is longer than any line of a journal".to_owned();
+                return Err(Unplayed::Line { path: path.clone(), line: number, why });
             }
             // one that is being written
             let Some(text) = text.strip_suffix('\n') else { return Ok(()) };

@@ -14,7 +14,7 @@ use super::reader::{self, Reader};
 use super::schema::{Kind, Section};
 use super::units::Quantity;
 use super::values::{AccessLog, Lane, ListenAddr};
-use crate::types::{Basis, FlightMode, GuardMode, PolicyKind, Priority, ProbeMode, ShortPrompts, WatchMode};
+use crate::types::{Basis, FlightMode, GuardMode, PolicyKind, Priority, ProbeMode, ShortPrompts, UsageMode, WatchMode};
 
 /// A kind whose values are one text.
 pub(super) trait Scalar {
@@ -246,6 +246,7 @@ macro_rules! words {
 }
 
 words!(PolicyKind, Basis, FlightMode, AccessLog, Lane, ShortPrompts, Priority, ProbeMode, WatchMode, GuardMode);
+words!(UsageMode);
 
 /// One word of a closed set.
 pub(super) struct Choice<T>(PhantomData<T>);

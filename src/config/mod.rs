@@ -9,6 +9,7 @@
 
 mod clients;
 mod env;
+mod events;
 mod found;
 mod guards;
 mod keys;
@@ -40,6 +41,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::clients::{Auth, Cors};
+pub use self::events::{KvEvents, ReplicaKvEvents};
 pub use self::found::{Discovery, DnsDiscovery, FileDiscovery};
 pub use self::guards::{Identity, Speculation};
 pub use self::keys::ClientKey;
@@ -52,7 +54,7 @@ pub use self::table::{
 };
 pub use self::tls::{BadFile, ServerTls, UpstreamTls};
 pub use self::traces::Traces;
-pub use self::values::{AccessLog, Lane, ListenAddr, Replica, Secret};
+pub use self::values::{AccessLog, Common, Lane, ListenAddr, Replica, Secret};
 
 use self::node::Node;
 use self::reader::Reader;
@@ -87,6 +89,8 @@ pub struct Loaded {
     pub admin_token: Option<Secret>,
     /// What the API listeners show in TLS; `None` without TLS.
     pub tls: Option<ServerTls>,
+    /// How the collector of traces is known to be itself; `None` without TLS.
+    pub traces_tls: Option<UpstreamTls>,
     /// What the operator should know although nothing is wrong, one line each.
     pub warnings: Vec<String>,
 }
@@ -113,20 +117,19 @@ pub fn load(sources: &Sources<'_>) -> Result<Loaded, Problems> {
     let dns_key = rules::dns_key(&config.fleet.discovery.dns, sources.env, &mut reader);
     let admin_token = rules::admin_token(&config.admin, sources.env, &mut reader);
     let tls = tls::server(&config.listen.tls, &mut reader);
+    let traces_tls = tls::collector(&config.traces, &mut reader);
     match Problems::new(reader.problems) {
         Some(problems) => Err(problems),
-        None => Ok(Loaded { config, client_keys, dns_key, admin_token, tls, warnings: environment.warnings }),
+        None => {
+            let warnings = environment.warnings;
+            Ok(Loaded { config, client_keys, dns_key, admin_token, tls, traces_tls, warnings })
+        }
     }
 }
 
 /// Reads a list of replicas that stands in a file of its own, in the shape of `fleet.replicas`; on failure, says everything
-/// that is wrong with it. What an engine must be stands in `common` where a replica does not say.
-pub fn replicas(
-    text: &str,
-    path: &Path,
-    env: &[(String, String)],
-    common: &Identity,
-) -> Result<Vec<Replica>, Problems> {
+/// that is wrong with it. What a replica does not say stands in `common`.
+pub fn replicas(text: &str, path: &Path, env: &[(String, String)], common: &Common) -> Result<Vec<Replica>, Problems> {
     let mut reader = Reader::default();
     let shown: Arc<str> = path.to_string_lossy().into();
     let tree = node::parse(text, &shown, &mut reader.problems);

@@ -8,9 +8,9 @@ use std::fmt;
 
 use super::node::{Node, Value};
 use super::problem::{Origin, Problem};
+use super::replicas::WrittenReplica;
 use super::schema::Section;
 use super::suggest;
-use super::table::WrittenReplica;
 
 #[derive(Default)]
 pub(super) struct Reader {

@@ -8,15 +8,15 @@ use std::path::Path;
 use nix::unistd::{Group, User};
 
 use super::found::DnsDiscovery;
-use super::guards::Identity;
 use super::kind::Scalar;
 use super::problem::{Origin, Problem, quoted};
 use super::reader::Reader;
-use super::table::{AdminAccess, Config, Server, WrittenReplica};
+use super::replicas::WrittenReplica;
+use super::table::{AdminAccess, Config, Server};
 use super::tls;
 use super::units::Quantity;
 use super::url::{ReplicaUrl, Url};
-use super::values::{Lane, Replica, Secret};
+use super::values::{Common, Lane, Replica, Secret};
 
 /// The most data-parallel ranks of one engine.
 pub(super) const MOST_RANKS: u32 = 1024;
@@ -41,7 +41,8 @@ pub(super) fn settle(config: &mut Config, every: &EveryReplica, env: &[(String, 
     config.fleet.identity.check("fleet.identity", reader);
     let discovery = &config.fleet.discovery;
     let may_be_empty = discovery.file.path.is_some() || discovery.dns.name.is_some();
-    config.fleet.replicas = fleet(every, env, &config.fleet.identity, may_be_empty, reader);
+    let common = Common::of(&config.fleet);
+    config.fleet.replicas = fleet(every, env, &common, may_be_empty, reader);
     settle_owner(&mut config.server, reader);
     let routing = &config.routing;
     if routing.max_prefix_bytes < routing.block_bytes {
@@ -70,7 +71,7 @@ fn settle_owner(server: &mut Server, reader: &mut Reader) {
 pub(super) fn fleet(
     every: &EveryReplica,
     env: &[(String, String)],
-    common: &Identity,
+    common: &Common,
     may_be_empty: bool,
     reader: &mut Reader,
 ) -> Vec<Replica> {
@@ -83,9 +84,10 @@ pub(super) fn fleet(
         let path = format!("fleet.replicas[{index}]");
         let api_key = every.api_key.clone().or_else(|| api_key(&replica, &path, env, reader));
         let tls = tls::upstream(&replica, &path, reader);
-        let WrittenReplica { name, url, models, dp_ranks, lane, node, kv_capacity_tokens, identity, .. } = replica;
-        let identity = identity.or(common);
-        if identity != *common {
+        let WrittenReplica { name, url, models, dp_ranks, lane, node, kv_capacity_tokens, identity, kv_events, .. } =
+            replica;
+        let identity = identity.or(&common.identity);
+        if identity != common.identity {
             identity.check(&format!("{path}.identity"), reader);
         }
         if let Some(name) = &name {
@@ -105,8 +107,22 @@ pub(super) fn fleet(
         let node = node.unwrap_or_else(|| url.host.clone());
         let (host, port, prefix) = (url.host, url.port, url.prefix);
         let rank = None;
-        let engine =
-            Replica { name, host, port, prefix, tls, models, api_key, rank, lane, node, kv_capacity_tokens, identity };
+        let kv_events = kv_events.or(&common.kv_events);
+        let engine = Replica {
+            name,
+            host,
+            port,
+            prefix,
+            tls,
+            models,
+            api_key,
+            rank,
+            lane,
+            node,
+            kv_capacity_tokens,
+            identity,
+            kv_events,
+        };
         ranks(engine, dp_ranks, &mut replicas);
     }
     replicas

@@ -9,23 +9,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::clients::{Auth, Cors};
+use super::events::KvEvents;
 use super::found::Discovery;
 use super::guards::{Identity, Speculation};
 use super::kind::{
-    AnyAddr, ENV_NAME, FilePath, HEADER_NAME, LINE, ListOf, NAME, OrNull, REQUEST_PATH, Required, Switch, TcpAddr,
-    bytes, choice, count, nested, number, span,
+    AnyAddr, ENV_NAME, FilePath, HEADER_NAME, LINE, ListOf, OrNull, REQUEST_PATH, Switch, TcpAddr, bytes, choice,
+    count, nested, number, span,
 };
 use super::map::Names;
 use super::node::Node;
 use super::page::Page;
 use super::reader::Reader;
 use super::replicas::Replicas;
-use super::rules::MOST_RANKS;
 use super::schema::{Kind, Section, settings};
 use super::traces::Traces;
-use super::url::{ReplicaUrl, Url};
-use super::values::{AccessLog, Lane, ListenAddr, Replica};
-use crate::types::{Basis, FlightMode, PolicyKind, Priority, ProbeMode, ShortPrompts, WatchMode};
+use super::values::{AccessLog, ListenAddr, Replica};
+use crate::types::{Basis, FlightMode, PolicyKind, Priority, ProbeMode, ShortPrompts, UsageMode, WatchMode};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -79,6 +78,9 @@ settings! {
         server: Server = Server::default(), nested();
         /// Who may use the admin API where it is not on loopback; without a token, nobody.
         admin: AdminAccess = AdminAccess::default(), nested();
+        /// Whether streams of chat and completions are asked how many tokens they took where the client did not ask; what
+        /// the engine then says besides is taken out again. Without that word, nothing is learned from such streams.
+        usage: UsageMode = UsageMode::AsAsked, choice();
         /// What is written to the log.
         log: Log = Log::default(), nested();
         /// OpenTelemetry traces, sent to a collector over OTLP/HTTP in JSON.
@@ -119,41 +121,13 @@ settings! {
         /// The engine instances to choose from; at least one, unless RJ_UPSTREAM or --upstream names them or they are
         /// discovered.
         replicas: Vec<Replica> = Vec::new(), Replicas;
+        /// What its engines tell of their caches.
+        kv_events: KvEvents = KvEvents::default(), nested();
         /// What the engine of every replica must be, where its own identity does not say.
         identity: Identity = Identity::default(), nested();
         /// Where more of them are found, and looked for again while ramjet runs. Where a source fails or is empty, those
         /// that it named last stay. Of two replicas with one name the first stays: replicas, then file, then dns.
         discovery: Discovery = Discovery::default(), nested();
-    }
-
-    /// One replica as it is written in the file; the rules make a `Replica` of it.
-    pub(super) struct WrittenReplica {
-        /// Its name in metrics, logs and decisions, unique in the fleet. Null: host:port of its URL.
-        name: Option<String> = None, OrNull(NAME);
-        /// Where it is. The port is 80, or 443 for https, unless given; a path such as /v1 at the end is never doubled.
-        url: Option<Url> = None, Required(ReplicaUrl);
-        /// The issuers of its certificate, as PEM, for https. Null: those that the system trusts.
-        ca_file: Option<PathBuf> = None, OrNull(FilePath);
-        /// Whether its certificate is verified. Without, anybody on the way can read and change everything.
-        tls_verify: bool = true, Switch;
-        /// The models it serves, adapters included. Empty: those that it lists on /v1/models. Adapters that its engine
-        /// loads only once they are asked for are listed nowhere until then, so they are named here.
-        models: Vec<String> = Vec::new(), ListOf { min: 0, item: LINE };
-        /// The environment variable that holds the key sent to it.
-        api_key_env: Option<String> = None, OrNull(ENV_NAME);
-        /// The file that holds the key sent to it.
-        api_key_file: Option<PathBuf> = None, OrNull(FilePath);
-        /// The engine's data-parallel ranks. From two on, each is a replica of its own: NAME#dp0, NAME#dp1 and so on.
-        dp_ranks: u32 = 1, count(1..=MOST_RANKS);
-        /// long: it is kept for the prompts that routing.long_prompt calls long.
-        lane: Option<Lane> = None, OrNull(choice());
-        /// What it shares with replicas that fail together with it, such as a machine's name: a failed attempt goes on
-        /// to another node first. Null: the host of its URL.
-        node: Option<String> = None, OrNull(LINE);
-        /// How many tokens its KV cache holds, or that of each of its ranks. Null: what its metrics tell, else learned.
-        kv_capacity_tokens: Option<u32> = None, OrNull(count(1..=u32::MAX));
-        /// What its engine must be: the keys of fleet.identity, those that are not null instead of what stands there.
-        identity: Identity = Identity::default(), nested();
     }
 
     /// How a request finds its replica.

@@ -173,7 +173,7 @@ conf.yaml:12: fleet.replicas[6].api_key_env: found text that is not shown; allow
 conf.yaml:13: fleet.replicas[7].api_key_env: found BAD_KEY, whose value is not shown; allowed: the name of a variable that holds one line of visible ASCII characters
 conf.yaml:14: fleet.replicas[8].api_key_file: found api_key_env beside it; allowed: one of api_key_env and api_key_file
 conf.yaml:15: fleet.replicas[9].api_key_file: found a file that cannot be read (No such file or directory (os error 2)); allowed: a readable file that holds one line of visible ASCII characters
-conf.yaml:16: fleet.replicas[10]: found "just text"; allowed: a map with the keys name, url, ca_file, tls_verify, models, api_key_env, api_key_file, dp_ranks, lane, node, kv_capacity_tokens, identity
+conf.yaml:16: fleet.replicas[10]: found "just text"; allowed: a map with the keys name, url, ca_file, tls_verify, models, api_key_env, api_key_file, dp_ranks, lane, node, kv_capacity_tokens, kv_events, identity
 conf.yaml:18: routing.polcy: found an unknown key; allowed: policy, block_bytes, max_prefix_bytes, index_memory, affinity, single_flight, session_headers, long_prompt; did you mean policy?
 conf.yaml:19: routing.policy: found "fastest"; allowed: cost, affinity, load or round_robin
 conf.yaml:21: routing.max_prefix_bytes: found 1KiB; allowed: at least routing.block_bytes, which is 64KiB
@@ -186,7 +186,7 @@ conf.yaml:30: timeouts.first_byte: found null; allowed: a duration (250ms, 10s, 
 conf.yaml:31: limits.body: found "2GiB"; allowed: a size (64KiB, 2MiB, 1GiB, 1MB, or plain bytes) from 1KiB to 1GiB
 conf.yaml:32: found an anchor, an alias or a tag; allowed: the value itself, written out
 conf.yaml:33: found an anchor, an alias or a tag; allowed: the value itself, written out
-conf.yaml:34: colour: found an unknown key; allowed: listen, fleet, routing, health, retry, timeouts, limits, compat, auth, cors, server, admin, log, traces
+conf.yaml:34: colour: found an unknown key; allowed: listen, fleet, routing, health, retry, timeouts, limits, compat, auth, cors, server, admin, usage, log, traces
 MD_HOST: found a name that nothing reads; allowed: no MD_* and no DS4_* name
 RJ_ROUTE_ALPHA: routing.affinity.alpha: found "5000"; allowed: a number from 0 to 1000
 "#;

@@ -14,7 +14,9 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys, RootCertStore};
 
 use super::reader::Reader;
-use super::table::{Tls, WrittenReplica};
+use super::replicas::WrittenReplica;
+use super::table::Tls;
+use super::traces::Traces;
 
 /// What the API listeners show to clients, and ask of them.
 #[derive(Clone)]
@@ -25,7 +27,7 @@ pub struct ServerTls {
     pub clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-/// How a replica behind https is known to be itself.
+/// How a replica, or a collector of traces, behind https is known to be itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamTls {
     /// Whether its certificate is verified.
@@ -162,17 +164,33 @@ pub(super) fn upstream(replica: &WrittenReplica, path: &str, reader: &mut Reader
         }
         return None;
     }
-    let issuers = match file.map(issuers) {
-        Some(Ok((_, issuers))) => Arc::new(issuers),
-        Some(Err(found)) => {
-            reader.report_setting(&format!("{path}.ca_file"), found, CERTIFICATE);
-            return None;
+    trusted(file, path, reader).map(|issuers| UpstreamTls { verify, issuers })
+}
+
+/// How the collector of traces is verified; `None` for one that is reached without TLS.
+pub(super) fn collector(traces: &Traces, reader: &mut Reader) -> Option<UpstreamTls> {
+    let file = traces.ca_file.as_deref();
+    if !traces.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("https://")) {
+        if file.is_some() {
+            reader.report_setting("traces.ca_file", "a setting of https", "it only beside an https:// endpoint");
         }
-        None => SYSTEM.clone(),
-    };
-    if issuers.is_empty() {
-        reader.report_setting(&format!("{path}.ca_file"), "no file, and a system that trusts nobody", CERTIFICATE);
         return None;
     }
-    Some(UpstreamTls { verify, issuers })
+    trusted(file, "traces", reader).map(|issuers| UpstreamTls { verify: true, issuers })
+}
+
+/// The issuers in a file, or those that the system trusts; `path` is the section that names the file.
+fn trusted(file: Option<&Path>, path: &str, reader: &mut Reader) -> Option<Arc<Vec<Vec<u8>>>> {
+    let found = match file.map(issuers) {
+        None => Ok(SYSTEM.clone()),
+        Some(read) => read.map(|(_, issuers)| Arc::new(issuers)),
+    };
+    let nobody = || "no file, and a system that trusts nobody".to_owned();
+    match found.and_then(|issuers| if issuers.is_empty() { Err(nobody()) } else { Ok(issuers) }) {
+        Ok(issuers) => Some(issuers),
+        Err(found) => {
+            reader.report_setting(&format!("{path}.ca_file"), found, CERTIFICATE);
+            None
+        }
+    }
 }

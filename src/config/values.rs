@@ -1,10 +1,12 @@
 //! The values of a checked configuration that are more than numbers and words.
 
+use super::events::{KvEvents, ReplicaKvEvents};
 use super::guards::Identity;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::table::Fleet;
 use super::tls::UpstreamTls;
 
 /// Where clients connect.
@@ -52,6 +54,24 @@ pub struct Replica {
     pub node: String,
     /// What its engine must be.
     pub identity: Identity,
+    /// Where its engine tells what it stores.
+    pub kv_events: ReplicaKvEvents,
+}
+
+/// What is so for every replica that does not say otherwise.
+#[derive(Clone, Debug)]
+pub struct Common {
+    /// What its engine must be.
+    pub identity: Identity,
+    /// Where its engine tells what it stores.
+    pub kv_events: KvEvents,
+}
+
+impl Common {
+    /// As a configured fleet says.
+    pub fn of(fleet: &Fleet) -> Self {
+        Common { identity: fleet.identity.clone(), kv_events: fleet.kv_events.clone() }
+    }
 }
 
 /// Which prompts a replica is kept for.

@@ -6,6 +6,7 @@ pub mod admission;
 pub mod capacity;
 pub mod discovery;
 pub mod dns;
+pub mod events;
 mod exchange;
 pub mod generation;
 pub mod membership;

@@ -30,14 +30,26 @@ pub(super) type Back = SmallVec<[(usize, f64); 8]>;
 /// A value for each slot.
 type BySlot = SmallVec<[u32; 64]>;
 
+/// A replica as a choice sees it, besides what it is told by numbers that change all the time.
+pub(super) struct Seen<'a> {
+    pub replica: &'a Replica,
+    /// Whether it takes requests.
+    pub healthy: bool,
+    /// Its share, if it has come back lately; else 1.
+    pub share: f64,
+    /// Tokens of the turn before that it stores, if its engine tells.
+    pub stores: Option<u32>,
+}
+
 /// What the index says of a prompt.
 struct Overlaps<'a> {
     residency: &'a Residency,
     /// Leading blocks that each replica holds or is reading, and those that it holds.
     all: BySlot,
     confirmed: BySlot,
-    /// Tokens of a block.
+    /// Tokens of a block, and blocks of the prompt.
     block: f64,
+    blocks: u32,
     /// Tokens of the prompt.
     prompt: f64,
     /// Its session before it.
@@ -67,15 +79,26 @@ impl Overlaps<'_> {
         }
     }
 
+    /// Leading blocks that a replica holds, and tokens after them, where its engine tells how many tokens of the turn
+    /// before it `stores`.
+    fn stored(&self, stores: u32) -> (u32, f64) {
+        let tokens = f64::from(stores).min(self.prompt);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "never negative, and clamped")]
+        let overlap = ((tokens / self.block.max(1.0)) as u32).min(self.blocks);
+        (overlap, tokens - f64::from(overlap) * self.block)
+    }
+
     /// What a replica is like at `now`, its health aside.
-    fn candidate(&self, r: &Replica, now: f64) -> Candidate {
-        let (id, overlap) = (r.id, self.all[r.id.index()]);
+    fn candidate(&self, r: &Replica, stores: Option<u32>, now: f64) -> Candidate {
+        let (id, believed) = (r.id, self.all[r.id.index()]);
+        let (overlap, tail) = stores.map_or_else(|| (believed, self.tail(id, believed)), |tokens| self.stored(tokens));
+        let confirmed = self.confirmed[id.index()];
         Candidate {
             id,
             healthy: true,
             overlap,
-            tail: self.tail(id, overlap),
-            confirmed: self.confirmed[id.index()],
+            tail,
+            confirmed: if stores.is_some() { overlap } else { confirmed },
             load: r.load(),
             prospect: Prospect { room: self.room(id, overlap), ..r.prospect(now) },
         }
@@ -145,26 +168,38 @@ impl Fleet {
             leaves || fitting.has(r.id) && !r.is_barred()
         });
         let share = |r: &Replica| slow_start::share(r.age(now), window);
-        let (mut candidates, mut back) =
-            self.look(may_come.map(|r| (&**r, r.takes_requests(), share(r))), key, chain, now);
+        let print = key.previous.map(|place| place.print);
+        // of few, as sessions stay where they are
+        let mut stored: SmallVec<[(ReplicaId, u32); 4]> = SmallVec::new();
+        let seen = may_come.map(|replica| {
+            let stores = replica.stores(print);
+            stored.extend(stores.map(|tokens| (replica.id, tokens)));
+            Seen { replica, healthy: replica.takes_requests(), share: share(replica), stores }
+        });
+        let (mut candidates, mut back) = self.look(seen, key, chain, now);
         if is_left {
             self.let_stay(&mut candidates, &mut back, key);
         }
         self.extend_trials(&mut candidates);
         if is_noting() {
             let share = |place: usize| back.iter().find(|(at, _)| *at == place).map_or(1.0, |(_, share)| *share);
-            let told = |(place, c): (usize, &Candidate)| Told { id: c.id, healthy: c.healthy, share: share(place) };
+            let stores = |id| stored.iter().find(|(of, _)| *of == id).map(|(_, tokens)| *tokens);
+            let told = |(place, c): (usize, &Candidate)| Told {
+                id: c.id,
+                healthy: c.healthy,
+                share: share(place),
+                stores: stores(c.id),
+            };
             note_pool(candidates.iter().enumerate().map(told));
         }
         ease(&mut candidates, back);
         candidates
     }
 
-    /// What each of these is like at `now`, being told whether it takes requests and its share; and the shares of those
-    /// that came back lately, by place.
+    /// What each of these is like at `now`; and the shares of those that came back lately, by place.
     pub(super) fn look<'a>(
         &self,
-        pool: impl Iterator<Item = (&'a Replica, bool, f64)>,
+        pool: impl Iterator<Item = Seen<'a>>,
         key: &RouteKey<'_>,
         chain: &[u64],
         now: f64,
@@ -174,11 +209,11 @@ impl Fleet {
         let mut candidates = Pool::with_capacity(pool.size_hint().1.unwrap_or(0));
         // most have all of theirs
         let mut back = Back::new();
-        for (replica, healthy, share) in pool {
+        for Seen { replica, healthy, share, stores } in pool {
             if share < 1.0 {
                 back.push((candidates.len(), share));
             }
-            candidates.push(Candidate { healthy, ..overlaps.candidate(replica, now) });
+            candidates.push(Candidate { healthy, ..overlaps.candidate(replica, stores, now) });
         }
         let prior = Prior::of(candidates.iter().map(|c| c.prospect.rates));
         candidates.iter_mut().for_each(|c| c.prospect.rates = c.prospect.rates.with(prior));
@@ -194,8 +229,9 @@ impl Fleet {
         }
         let mut confirmed = all.clone();
         residency.confirmed(chain, &mut confirmed);
+        let blocks = u32::try_from(chain.len()).unwrap_or(u32::MAX);
         let before = residency.turn(key.previous).zip(key.previous.map(|place| place.blocks));
-        Overlaps { residency, all, confirmed, block, prompt, session, before }
+        Overlaps { residency, all, confirmed, block, blocks, prompt, session, before }
     }
 }
 

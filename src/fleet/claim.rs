@@ -31,6 +31,8 @@ pub struct ClaimGuard {
     returned: Option<(Hint, f64)>,
     /// Whose it is.
     request: u64,
+    /// Batches of events that its engine had sent before.
+    batches: u64,
 }
 
 /// The least share of the prompt before that the index must not know, and so many tokens, to tell what a home is worth.
@@ -53,6 +55,7 @@ impl ClaimGuard {
             session: None,
             returned: None,
             request: 0,
+            batches: fleet.replica(replica).map_or(0, |replica| replica.batches()),
         }
     }
 
@@ -100,6 +103,9 @@ impl ClaimGuard {
         let _step = self.fleet.step();
         note(|| Change::Claim(self.request, Hold::Served(served)));
         self.fleet.report(self.replica, &self.belief, served);
+        if let Some(replica) = self.fleet.replica(self.replica) {
+            replica.relate((self.size.ends.previous, self.size.ends.own), served, self.batches);
+        }
         let Some((session, before)) = self.returned else { return };
         let (held, _) = self.belief.tokens();
         let unknown = before.min(served.prompt) - held;

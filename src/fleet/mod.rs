@@ -43,6 +43,7 @@ pub mod sources;
 pub mod spec;
 pub mod state;
 pub mod steps;
+pub mod stored;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tiers;
@@ -306,12 +307,18 @@ impl Fleet {
     /// A replica has restarted: what it held is gone.
     pub fn forget(&self, id: ReplicaId) {
         let _step = self.step();
-        note(|| Change::Forgot(id));
-        self.residency.write().forget(id);
-        self.hints.forget(id);
+        self.emptied(id);
         if let Some(replica) = self.replica(id) {
             replica.restarted();
         }
+    }
+
+    /// The engine of a replica says that it has emptied its cache.
+    pub fn emptied(&self, id: ReplicaId) {
+        let _step = self.step();
+        note(|| Change::Forgot(id));
+        self.residency.write().forget(id);
+        self.hints.forget(id);
     }
 
     /// Tokens that the cache of a replica is believed to hold, if anything tells.

@@ -8,7 +8,7 @@
 
 use super::Fleet;
 use super::Rules;
-use super::candidates::ease;
+use super::candidates::{Seen, ease};
 use super::claim::ClaimGuard;
 use super::clock::{Clock, Hand};
 use super::pins::put_first;
@@ -16,7 +16,7 @@ use super::replica::{Replica, ReplicaSpec, Role};
 use super::reservation::Reservation;
 use super::router::{Prompt, wanted};
 use super::selection::RouteKey;
-use super::steps::{Change, Choice, Hold, Seat, Share, Stage};
+use super::steps::{Change, Choice, Hold, Seat, Share, Stage, Told};
 use crate::policy::flight::FlightParams;
 use crate::policy::hint::rendezvous;
 use crate::policy::queue::pass_over;
@@ -197,7 +197,10 @@ impl Replay {
         };
         let key = RouteKey { request, model: prompt.model, previous, session: prompt.session };
         let members = fleet.members();
-        let pool = choice.pool.iter().filter_map(|told| Some((&**members.at(told.id)?, told.healthy, told.share)));
+        let pool = choice.pool.iter().filter_map(|told| {
+            let Told { healthy, share, stores, .. } = *told;
+            Some(Seen { replica: members.at(told.id)?, healthy, share, stores })
+        });
         let (mut candidates, back) = fleet.look(pool, &key, prompt.chain, fleet.clock().now());
         ease(&mut candidates, back);
         // whom a new session's name picks is told: names are not written down

@@ -4,6 +4,7 @@ pub mod state;
 
 use super::clock::never;
 use super::emptying::Emptying;
+use super::stored::Account;
 use super::work::SharedWork;
 use crate::api::catalogue::Catalogue;
 use crate::policy::cost::Prospect;
@@ -87,6 +88,8 @@ pub struct Vitals {
     /// What its engine listed last.
     catalogue: ArcSwapOption<Catalogue>,
     pub(super) emptying: Emptying,
+    /// What its engine stores, if it tells.
+    pub(super) account: Account,
     /// When it was probed last.
     pub probes: ProbeTimes,
 }
@@ -124,6 +127,7 @@ impl Vitals {
             transitions: Default::default(),
             catalogue: ArcSwapOption::empty(),
             emptying: Emptying::default(),
+            account: Account::default(),
             probes: ProbeTimes::default(),
         }
     }

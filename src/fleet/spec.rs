@@ -54,4 +54,17 @@ pub struct Role {
     pub kv_capacity: Option<u32>,
     /// What its engine must be.
     pub identity: Option<Arc<Identity>>,
+    /// Where its engine tells what it stores, if it does.
+    pub events: Option<Arc<Events>>,
+}
+
+/// Where an engine publishes its KV events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// A port on its host: that of its rank 0.
+    pub port: Option<u16>,
+    /// Another one, where it repeats what was missed.
+    pub replay_port: Option<u16>,
+    /// The topic under which it is told from others that connect to the same place.
+    pub topic: Option<String>,
 }

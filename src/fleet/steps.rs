@@ -165,6 +165,8 @@ pub struct Told {
     pub healthy: bool,
     /// Its share, if it has come back lately; see [`crate::policy::slow_start`].
     pub share: f64,
+    /// Tokens of the turn before that it stores, if its engine tells.
+    pub stores: Option<u32>,
 }
 
 /// A request that got its place: what was to be placed, what was told, and where it went.

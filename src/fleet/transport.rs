@@ -1,8 +1,8 @@
 //! How a replica is connected to: in clear text or by TLS, and whom its certificate must come from.
 
 use super::replica::Replica;
-use pingora_core::connectors::ConnectorOptions;
 use pingora_core::connectors::http::Connector;
+use pingora_core::connectors::{ConnectorOptions, TransportConnector};
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::utils::tls::{WrappedX509, parse_x509};
 use std::net::SocketAddr;
@@ -45,6 +45,17 @@ impl UpstreamTls {
         let group = 1 << 63 | ders.iter().fold(verify.into(), issuer);
         UpstreamTls { verify, issuers: issuers.collect(), ders, group }
     }
+
+    /// Whom to connect to at `address`, by the name `host`.
+    pub fn peer(&self, address: SocketAddr, host: &str) -> HttpPeer {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let mut peer = HttpPeer::new(address, true, host.to_owned());
+        peer.options.verify_cert = self.verify;
+        peer.options.verify_hostname = self.verify;
+        peer.options.ca = Some(self.issuers.clone());
+        peer.group_key = self.group;
+        peer
+    }
 }
 
 impl Replica {
@@ -57,20 +68,25 @@ impl Replica {
 
     /// Whom to connect to at `address`.
     pub fn peer(&self, address: SocketAddr) -> HttpPeer {
-        let Some(tls) = &self.spec.tls else { return HttpPeer::new(address, false, String::new()) };
-        let host = self.spec.host.trim_start_matches('[').trim_end_matches(']');
-        let mut peer = HttpPeer::new(address, true, host.to_owned());
-        peer.options.verify_cert = tls.verify;
-        peer.options.verify_hostname = tls.verify;
-        peer.options.ca = Some(tls.issuers.clone());
-        peer.group_key = tls.group;
-        peer
+        match &self.spec.tls {
+            None => HttpPeer::new(address, false, String::new()),
+            Some(tls) => tls.peer(address, &self.spec.host),
+        }
     }
 }
 
 /// A connector for questions to replicas.
 pub fn connector() -> Connector {
+    Connector::new(Some(options()))
+}
+
+/// A connector for anything else that names its own issuers.
+pub fn transport() -> TransportConnector {
+    TransportConnector::new(Some(options()))
+}
+
+fn options() -> ConnectorOptions {
     let mut options = ConnectorOptions::new(KEPT);
     options.ca_file = Some(NO_ISSUERS.to_owned());
-    Connector::new(Some(options))
+    options
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! price(r) = queue     time until the prompts promised to r are read
 //!          + prefill   time to read what r does not hold of this one       (dearer in a long context)
-//!          + decode    time to generate the answer in r's batch
+//!          + decode    time to generate the answer in r's batch, as it is to be expected
 //!          + imposed   what these mean for the requests that are at r: those that wait do so longer by this prefill,
 //!                      those that generate are interrupted by it, and each of their tokens takes longer for one more
 //!                      sequence in the batch
@@ -14,6 +14,10 @@
 //! A request that looks at its own first token only takes the shortest queue and forgets what it does to everybody else;
 //! pricing that is what makes sessions stay and new ones spread, without a knob. The weights below are part of the rule:
 //! half or double any of them changes throughput by a few percent at most (`ramjet-bench sim`).
+//!
+//! An answer shares its batch with those who generate now, and they are half done on average; then with those who come in
+//! their place, as many as come in that time. How many there are at this moment is half the truth, and a long answer must not
+//! be sent to a longer queue for one sequence fewer that will be there for a moment.
 
 use super::estimate::{Rates, START};
 use super::flow::Coming;
@@ -24,6 +28,8 @@ use super::room::Room;
 const WAITING: f64 = 0.6;
 /// The same for each request that generates: engines go on generating between the chunks of a prompt.
 const INTERRUPTED: f64 = 0.3;
+/// For how much of an answer's time those who generate now do.
+const NOW: f64 = 0.5;
 
 /// What is to be placed, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -119,14 +125,16 @@ pub fn price(tokens: Tokens, (overlap, tail): (u32, f64), lost: f64, at: &Prospe
     let (cached, new) = tokens.split(overlap, tail);
     let prefill = at.rates.prefill_ms(new, cached);
     let requests = at.waiting + at.decoding;
-    let decode = tokens.output * at.rates.step_ms(requests + 1.0);
+    let stay_ms = tokens.output * at.rates.step_ms(requests + 1.0);
+    let batch = NOW * requests + (1.0 - NOW) * at.coming.rate * stay_ms;
+    let decode = tokens.output * at.rates.step_ms(batch + 1.0);
     let again = if lost > 0.0 { at.rates.prefill_ms(tokens.prompt, 0.0) * lost / tokens.prompt.max(1.0) } else { 0.0 };
     let slower = tokens.output * at.rates.step_growth;
     Price {
         queue: at.queue_ms,
         prefill,
         decode,
-        imposed: at.waiting * (WAITING * prefill + slower) + at.decoding * (INTERRUPTED * prefill + slower),
+        imposed: (at.waiting * WAITING + at.decoding * INTERRUPTED) * prefill + batch * slower,
         // who has a request there will not come with another one
         coming: at.coming.delay(at.queue_ms, prefill).min((at.room.sessions - requests).max(0.0) * prefill),
         // it is read before what comes later, by whomever: all wait for it
@@ -151,6 +159,19 @@ mod tests {
         let cold = price(TURN, (40, 0.0), 0.0, &at(0.0, 1.0)).total();
         assert!(warm(3000.0) < cold);
         assert!(warm(12_000.0) > cold);
+    }
+
+    #[test]
+    fn a_long_answer_does_not_wait_longer_for_one_sequence_fewer() {
+        let tokens = Tokens { prompt: 700.0, block: 512.0, output: 1300.0 };
+        // as many as usual: they come one in 350 ms and stay for 35 s
+        let coming = Coming { rate: 1.0 / 350.0, share: 0.2 };
+        let total = |queue_ms, decoding| {
+            let at = Prospect { queue_ms, decoding, coming, ..Prospect::IDLE };
+            price(tokens, (0, 0.0), 0.0, &at).total()
+        };
+        assert!(total(0.0, 100.0) < total(300.0, 99.0));
+        assert!(total(0.0, 100.0) > total(300.0, 90.0));
     }
 
     #[test]

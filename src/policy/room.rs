@@ -13,6 +13,10 @@
 //! `others` are the tokens of the sessions that live there (`prefix::crowd`), `keeps` what the cache was seen to keep
 //! (`prefix::lru`). A session that lives there already is counted in the same way: while it stays, the others lose.
 //!
+//! Whoever begins needs little, and will need as much as others do: a small cache would be filled with sessions that
+//! leave it when they are long, and are read again elsewhere. So in the excess a session counts as at least what sessions need
+//! on average, in the whole fleet, those included that never return.
+//!
 //! Where not all sessions fit into all caches together, the fleet is *crowded*: moving them about makes room nowhere, and
 //! nobody pays for what others lose. Instead, what drives others out is rationed. A session that returns and has lost much
 //! of its last prompt is a *guest*. At each replica one guest's prompt is read after another, first come first served, and
@@ -63,15 +67,16 @@ impl Room {
     /// For any number of sessions.
     pub const ENDLESS: Room = Room { keeps: f64::INFINITY, others: 0.0, own: 0.0, sessions: f64::INFINITY };
 
-    /// Tokens that do not fit; negative while all do.
-    fn excess(&self) -> f64 {
-        self.others + self.own - self.keeps * FULL
+    /// Tokens that do not fit, or will not; negative while all do. A session needs `each` on average.
+    fn excess(&self, each: f64) -> f64 {
+        let grown = if self.sessions.is_finite() { self.sessions * each } else { 0.0 };
+        self.others.max(grown) + self.own.max(each) - self.keeps * FULL
     }
 
     /// Tokens that the others lose by this session.
-    fn lost(&self) -> f64 {
-        let excess = self.excess();
-        if excess > 0.0 { self.others.min(self.keeps) * (self.own / excess).min(1.0) } else { 0.0 }
+    fn lost(&self, each: f64) -> f64 {
+        let (excess, own) = (self.excess(each), self.own.max(each));
+        if excess > 0.0 { self.others.min(self.keeps) * (own / excess).min(1.0) } else { 0.0 }
     }
 }
 
@@ -93,15 +98,18 @@ impl Losses {
 
 /// What the other sessions of each of `rooms` lose by this one.
 pub fn losses<'a>(rooms: impl Iterator<Item = &'a Room> + Clone) -> Losses {
-    let (mut needs, mut keeps, mut own, mut fit) = (0.0, 0.0, 0.0f64, true);
+    let (mut needs, mut sessions, mut keeps, mut own) = (0.0, 0.0, 0.0, 0.0f64);
     for room in rooms.clone() {
         needs += room.others;
+        sessions += room.sessions;
         keeps += room.keeps * FULL;
         own = own.max(room.own);
-        fit &= room.excess() <= 0.0;
     }
     let crowded = needs + own > keeps;
-    let each = if fit || crowded { SmallVec::new() } else { rooms.map(Room::lost).collect() };
+    // of any number of sessions each needs nothing
+    let each = needs / f64::max(sessions, 1.0);
+    let fits = crowded || rooms.clone().all(|room| room.excess(each) <= 0.0);
+    let each = if fits { SmallVec::new() } else { rooms.map(|room| room.lost(each)).collect() };
     Losses { each, crowded }
 }
 
@@ -123,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn room(keeps: f64, others: f64) -> Room {
-        Room { keeps, others, own: 50.0, sessions: 10.0 }
+        Room { keeps, others, own: 50.0, sessions: 100.0 }
     }
 
     fn lost<const N: usize>(rooms: [Room; N]) -> Vec<f64> {
@@ -132,8 +140,23 @@ mod tests {
 
     #[test]
     fn a_session_goes_where_there_is_room_and_costs_all_that_is_held_where_there_is_just_none() {
-        assert_eq!(lost([room(1000.0, 790.0), room(1000.0, 820.0), room(f64::INFINITY, 1e9)]), [0.0, 820.0, 0.0]);
+        let endless = Room { sessions: f64::INFINITY, ..room(f64::INFINITY, 1e9) };
+        assert_eq!(lost([room(1000.0, 790.0), room(1000.0, 820.0), endless]), [0.0, 820.0, 0.0]);
         assert_eq!(lost([Room::ENDLESS]), [0.0]);
+    }
+
+    #[test]
+    fn who_has_just_begun_counts_as_what_becomes_of_it() {
+        let with = |small: f64, sessions: f64| {
+            let rooms =
+                [Room { own: 20.0, sessions, ..room(1000.0, small) }, Room { own: 20.0, ..room(90_000.0, 9900.0) }];
+            lost(rooms)
+        };
+        // a session of the fleet needs a hundred on average
+        assert_eq!(with(740.0, 7.0), [0.0, 0.0]);
+        assert_eq!(with(780.0, 7.0), [780.0, 0.0], "it will not fit");
+        assert_eq!(with(300.0, 9.0), [300.0, 0.0], "nor will those that are as young");
+        assert_eq!(with(300.0, 7.0), [0.0, 0.0]);
     }
 
     #[test]
@@ -178,7 +201,7 @@ mod tests {
             for (lost, room) in some.each().zip(&these) {
                 prop_assert!((0.0..=room.others.min(room.keeps)).contains(&lost));
                 let larger = Room { own: own + more, ..*room };
-                prop_assert!(room.lost() <= larger.lost() + 1e-6);
+                prop_assert!(room.lost(0.0) <= larger.lost(0.0) + 1e-6);
             }
         }
     }

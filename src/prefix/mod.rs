@@ -11,5 +11,6 @@ pub mod lru;
 pub mod replica_set;
 pub mod residency;
 pub mod rotation;
+pub mod stored;
 pub mod turns;
 pub mod uses;

@@ -6,6 +6,7 @@ use super::explain::Choice;
 use super::memory::Room;
 use super::rank::RankField;
 use super::relay::Relay;
+use super::usage::Asking;
 use super::{RequestIds, Terms};
 use crate::api::endpoint::Endpoint;
 use crate::api::errors::ErrorKind;
@@ -36,6 +37,8 @@ pub struct Context {
     /// Bytes of a body that streams through unread.
     pub(super) streamed: usize,
     pub(super) rank_field: RankField,
+    /// Whether usage is asked for in the client's place.
+    pub(super) asking: Asking,
     pub(super) prompt: PromptFacts,
     pub(super) route: Option<Route>,
     pub(super) attempt: Option<Attempt>,
@@ -148,6 +151,7 @@ impl Context {
             room: None,
             streamed: 0,
             rank_field: RankField::default(),
+            asking: Asking::default(),
             route: None,
             attempt: None,
             choice: Choice::default(),

@@ -7,7 +7,7 @@
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs`, `upgrade.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
 //! | `connected_to_upstream` | `identity.rs` | a new connection is used only if it leads to the engine it is for |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
-//! | `response_filter`, `response_body_filter` | `relay.rs`, `headers.rs`, `redirect.rs` | the answer passes; it is read beside |
+//! | `response_filter`, `response_body_filter` | `relay.rs`, `usage.rs`, `headers.rs`, `redirect.rs` | the answer passes; it is read beside |
 //! | how an attempt ended | `signals.rs` | what it says of the replica's health |
 //! | `fail_to_proxy` | `respond.rs` | ramjet's own errors |
 //! | `logging` | `finish.rs`, `explain.rs`, `trace.rs` | counters, the access line, what came of the decision, and the trace |
@@ -42,6 +42,7 @@ mod retry;
 mod signals;
 mod trace;
 mod upgrade;
+mod usage;
 mod wire;
 
 pub use auth::ClientKeys;
@@ -160,6 +161,7 @@ pub struct Proxy {
     ids: Arc<RequestIds>,
     trunks: Arc<Trunks>,
     tracer: Arc<Tracer>,
+    refusals: Arc<usage::Refusals>,
 }
 
 /// Request ids: unlike between processes, cheap within one.
@@ -179,9 +181,9 @@ impl Proxy {
         seed: u64,
     ) -> Self {
         let ids = Arc::new(RequestIds { seed, next: AtomicU64::new(0) });
-        let (memory, trunks) = Default::default();
+        let (memory, trunks, refusals) = Default::default();
         let tracer = Arc::new(Tracer::off(metrics.clone()));
-        Proxy { router, metrics, decisions, terms, memory, draining, ids, trunks, tracer }
+        Proxy { router, metrics, decisions, terms, memory, draining, ids, trunks, tracer, refusals }
     }
 
     /// The same, which tells `trunks` which beginnings prompts have, and `tracer` what requests did.
@@ -285,6 +287,7 @@ impl ProxyHttp for Proxy {
         ctx: &mut Context,
     ) -> Result<Option<Duration>> {
         self.on_piece(piece.as_ref(), end_of_stream, ctx)?;
+        self.hide(piece, end_of_stream, ctx);
         Ok(None)
     }
 

@@ -6,7 +6,7 @@ use super::headers::wants_websocket;
 use super::presence::{leaves, still_there};
 use super::queue::Stay;
 use super::request::refuse;
-use super::{Phases, Proxy, body, explain, rank, upgrade};
+use super::{Phases, Proxy, body, explain, rank, upgrade, usage};
 use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
 use crate::fleet::gate::Standing;
@@ -233,6 +233,7 @@ impl Proxy {
             request.insert_header(CONTENT_LENGTH, bytes.len())?;
         }
         request.remove_header(&explain::ASK);
+        usage::name_coding(request, ctx)?;
         ctx.pass_trace(request)?;
         if request.headers.get(REQUEST_ID).is_none() {
             request.insert_header(REQUEST_ID, &ctx.id)?;

@@ -4,6 +4,7 @@ use crate::api::canonical;
 use crate::api::compat::{self, Compat};
 use crate::api::endpoint::Endpoint;
 use crate::api::request::{self, Request};
+use crate::api::usage::Question;
 use crate::fleet::pins::id_key;
 use crate::prefix::fingerprint::{Chain, Ends, Fingerprints};
 use bytes::Bytes;
@@ -48,6 +49,8 @@ pub struct Prepared {
     pub is_stateless: bool,
     /// The body to send in place of the one that came.
     pub edited: Option<Bytes>,
+    /// How to ask for usage in it, if that is wanted.
+    pub question: Option<Question>,
 }
 
 /// The hash that a session's name is routed by: the same in every process, so that several routers agree.
@@ -59,6 +62,8 @@ pub(super) fn session_key(name: &[u8]) -> u64 {
 pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, rules: Compat) -> Prepared {
     let Ok(mut request) = request::read(body) else { return Prepared::default() };
     let edited = compat::suit(endpoint, body, &mut request, rules);
+    let question = || Question::find(endpoint, &request, edited.as_ref().unwrap_or(body));
+    let question = rules.ask_usage.then(question).flatten();
     let is_hidden = endpoint == Endpoint::Responses && canonical::is_hidden(&request);
     let prints = if is_hidden { None } else { fingerprints(endpoint, &request, shape) };
     let names = match endpoint {
@@ -80,6 +85,7 @@ pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, rules: Com
         is_stateless: request.is_stateless,
         model: request.model.map(|m| m.text()),
         edited,
+        question,
     }
 }
 

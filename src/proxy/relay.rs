@@ -7,10 +7,12 @@ use super::explain;
 use super::framing::suit_version;
 use super::headers::drop_hop_by_hop;
 use super::redirect::hide_address;
+use super::usage;
 use crate::api::answer::{Made, StreamReader, StreamState, Usage, WholeReader};
 use crate::api::decoder::Decoder;
 use crate::api::encoding::Coding;
 use crate::api::endpoint::Endpoint;
+use crate::api::usage::Hider;
 use crate::fleet::pins::id_key;
 use crate::fleet::reservation::Reported;
 use crate::policy::retry::Failure;
@@ -30,6 +32,8 @@ pub(super) struct Relay {
     reader: Reader,
     /// Reads what comes compressed.
     decoder: Option<Decoder>,
+    /// Takes out what the client did not ask for.
+    pub(super) hider: Option<Hider>,
     pub(super) usage: Usage,
     /// The engine answered with a success status.
     pub(super) good: bool,
@@ -60,6 +64,10 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
     if !is_final(response.status) {
         return Ok(());
     }
+    ctx.relay.good = response.status.is_success();
+    let kind = response.headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());
+    ctx.relay.stream = kind.starts_with(b"text/event-stream");
+    usage::begin(session, response, ctx)?;
     if response.status != StatusCode::SWITCHING_PROTOCOLS {
         drop_hop_by_hop(response);
         let version = session.req_header().version;
@@ -81,9 +89,6 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
     if let Some(told) = explain::header(session, ctx) {
         response.insert_header(explain::TOLD, told)?;
     }
-    ctx.relay.good = response.status.is_success();
-    let kind = response.headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());
-    ctx.relay.stream = kind.starts_with(b"text/event-stream");
     if ctx.relay.good && (ctx.endpoint.is_inference() || tells_ids(session.req_header(), response, ctx.endpoint)) {
         ctx.relay.read(response, ctx.endpoint, ctx.prompt.is_stateless);
     }

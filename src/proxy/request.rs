@@ -8,6 +8,7 @@ use super::framing::is_plain;
 use super::headers::{decline_upgrade, wants_websocket};
 use super::models::form_of;
 use super::prepare::{prepare, session_key};
+use super::usage::Asking;
 use super::{Phases, Proxy, Terms, respond};
 use crate::api::encoding::{Coding, Unread};
 use crate::api::endpoint::{Endpoint, kept};
@@ -171,7 +172,11 @@ impl Proxy {
                 ctx.body = Body::Held(self.understand(head, &named, ctx).unwrap_or(named));
                 session.req_header_mut().remove_header(&CONTENT_ENCODING);
             }
-            None => drop(self.understand(head, &plain, ctx)),
+            None => {
+                drop(self.understand(head, &plain, ctx));
+                // nothing is written into what goes on as it came
+                ctx.asking = Asking::No;
+            }
         }
         Ok(())
     }
@@ -196,7 +201,7 @@ impl Proxy {
         if let (None, Some(form @ Form::Multipart(_))) = (&ctx.prompt.model, form_of(head)) {
             ctx.prompt.model = form.model(bytes).map(|named| named.name);
         }
-        prepared.edited
+        self.ask_usage(prepared.question, prepared.edited.as_ref().unwrap_or(bytes), ctx).or(prepared.edited)
     }
 
     /// The replica that gave out an id.

@@ -53,7 +53,7 @@ impl Proxy {
             }
             None => {
                 ctx.attempt = None;
-                false
+                ctx.asking.goes_on()
             }
         };
         e.set_retry(again);
@@ -68,6 +68,7 @@ impl Proxy {
         response: &ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
+        self.take_back(response.status, ctx)?;
         self.answered(response.status, ctx);
         // asked here, of the engine's own words: to the client Pingora says that what has no framing comes in chunks
         ctx.relay.unframed =

@@ -4,10 +4,11 @@ use super::{StartError, health};
 use crate::api::compat::Compat;
 use crate::api::model::Aliases;
 use crate::api::sha256::{Digest, sha256};
-use crate::config::{self, AccessLog, Config, Loaded};
+use crate::config::{self, AccessLog, Config, Loaded, ReplicaKvEvents};
 use crate::engine::search::ModelSearch;
 use crate::fleet::gate;
 use crate::fleet::replica::{ReplicaSpec, Role};
+use crate::fleet::spec::Events;
 use crate::fleet::transport::UpstreamTls;
 use crate::fleet::{Fleet, Rules};
 use crate::policy::flight::FlightParams;
@@ -18,6 +19,7 @@ use crate::policy::select::Params;
 use crate::proxy::{ClientKeys, ClientRules, Cors, Phases, PriorityRules, PromptShape, Settings, Terms};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::collector::{Collector, Exporter, Tracer};
+use crate::types::UsageMode;
 use http::HeaderValue;
 use std::sync::Arc;
 
@@ -47,8 +49,16 @@ pub(super) fn replica(r: &config::Replica) -> Result<ReplicaSpec, StartError> {
             node: r.node.clone(),
             kv_capacity: r.kv_capacity_tokens,
             identity: health::identity(&r.identity),
+            events: events(&r.kv_events),
         },
     })
+}
+
+fn events(written: &ReplicaKvEvents) -> Option<Arc<Events>> {
+    let port = |port: Option<u32>| port.and_then(|port| u16::try_from(port).ok());
+    let (port, replay_port) = (port(written.port), port(written.replay_port));
+    let events = Events { port, replay_port, topic: written.topic.clone() };
+    (events.port.is_some() || events.topic.is_some()).then(|| Arc::new(events))
 }
 
 pub(super) fn admin_token(loaded: &Loaded) -> Option<Digest> {
@@ -96,18 +106,24 @@ fn client_rules(loaded: &Loaded, fleet: &Arc<Fleet>) -> ClientRules {
     }
 }
 
+/// The names of the clients' keys.
+pub(super) fn key_names(loaded: &Loaded) -> impl Iterator<Item = &str> {
+    loaded.client_keys.iter().flatten().map(|key| key.name.as_str())
+}
+
 fn priority(config: &Config) -> PriorityRules {
     let rules = &config.limits.priority;
     PriorityRules { header: rules.header.parse().ok(), allow: rules.allow.as_slice().into() }
 }
 
 /// Who traces requests, and who sends the traces.
-pub(super) fn tracer(config: &Config, metrics: Arc<Metrics>, seed: u64) -> (Tracer, Option<Exporter>) {
-    let traces = &config.traces;
-    match traces.endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix("http://")) {
+pub(super) fn tracer(loaded: &Loaded, metrics: Arc<Metrics>, seed: u64) -> (Tracer, Option<Exporter>) {
+    let traces = &loaded.config.traces;
+    match traces.endpoint.as_deref() {
         None => (Tracer::off(metrics), None),
-        Some(place) => {
-            let collector = Collector::at(place, &traces.service);
+        Some(endpoint) => {
+            let tls = loaded.traces_tls.as_ref().map(|tls| UpstreamTls::new(tls.verify, tls.issuers.clone()));
+            let collector = Collector::at(endpoint, &traces.service, tls);
             let (tracer, exporter) = Tracer::on(collector, metrics, traces.sample, seed);
             (tracer, Some(exporter))
         }
@@ -136,6 +152,7 @@ fn settings(config: &Config, secret: u64) -> Settings {
             strip_max_tokens_over: config.compat.strip_max_tokens_over.map(u64::from),
             flatten_text_parts: config.compat.flatten_text_parts,
             drop_unknown_reasoning_effort: config.compat.drop_unknown_reasoning_effort,
+            ask_usage: config.usage == UsageMode::AskAndHide,
         },
         phase_aware: config.routing.affinity.phase_aware,
         retry: Limits { attempts: config.retry.attempts, replay_lost: config.retry.replay_lost },

@@ -1,7 +1,7 @@
 //! Where replicas come from, as the configuration says.
 
 use super::{StartError, replica};
-use crate::config::{self, DnsDiscovery, Identity, Loaded, Replica};
+use crate::config::{self, Common, DnsDiscovery, Loaded, Replica, ReplicaKvEvents};
 use crate::engine::dns::{Dns, DnsName};
 use crate::engine::membership::{Source, Static};
 use crate::engine::watched_file::WatchedFile;
@@ -16,7 +16,7 @@ pub(super) fn sources(loaded: &Loaded) -> Result<Vec<Box<dyn Source>>, StartErro
     let mut sources: Vec<Box<dyn Source>> = vec![Box::new(Static(specs(&fleet.replicas)?))];
     let (file, dns) = (&fleet.discovery.file, &fleet.discovery.dns);
     if let Some(path) = &file.path {
-        let (shown, common) = (path.clone(), fleet.identity.clone());
+        let (shown, common) = (path.clone(), Common::of(fleet));
         let read = Box::new(move |text: &str| read(text, &shown, &common));
         sources.push(Box::new(WatchedFile::new(path.clone(), file.interval, read)));
     }
@@ -30,7 +30,7 @@ fn specs(replicas: &[Replica]) -> Result<Vec<ReplicaSpec>, StartError> {
     replicas.iter().map(replica).collect()
 }
 
-fn read(text: &str, path: &Path, common: &Identity) -> Result<Vec<ReplicaSpec>, String> {
+fn read(text: &str, path: &Path, common: &Common) -> Result<Vec<ReplicaSpec>, String> {
     let listed =
         config::replicas(text, path, &config::environment(), common).map_err(|problems| problems.to_string())?;
     specs(&listed).map_err(|e| e.to_string())
@@ -45,6 +45,7 @@ fn named(name: &str, dns: &DnsDiscovery, loaded: &Loaded) -> Dns {
     };
     let (models, api_key, ranks) = (dns.models.clone(), loaded.dns_key.clone(), dns.dp_ranks);
     let identity = loaded.config.fleet.identity.clone();
+    let kv_events = ReplicaKvEvents::default().or(&loaded.config.fleet.kv_events);
     let make = move |host: &str, port: u16, address: IpAddr| {
         let engine = Replica {
             name: format!("{host}:{port}"),
@@ -62,6 +63,7 @@ fn named(name: &str, dns: &DnsDiscovery, loaded: &Loaded) -> Dns {
             kv_capacity_tokens: None,
             node: address.to_string(),
             identity: identity.clone(),
+            kv_events: kv_events.clone(),
         };
         let authority = HeaderValue::try_from(&engine.name).map_err(|e| e.to_string())?;
         let specs = specs(&config::ranks(engine, ranks)).map_err(|e| e.to_string())?;

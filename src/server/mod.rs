@@ -20,6 +20,7 @@ use crate::cli::Cli;
 use crate::config::{self, Config, ListenAddr, Loaded};
 use crate::engine::admission::AdmissionWatch;
 use crate::engine::discovery::Configured;
+use crate::engine::events::KvEvents;
 use crate::engine::generation::GenerationProbe;
 use crate::engine::membership::{Membership, Source};
 use crate::engine::probe::ReadinessProbe;
@@ -133,7 +134,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let draining = Arc::new(AtomicBool::new(false));
     let terms = Arc::new(ArcSwap::from_pointee(terms(loaded, &fleet, secret)));
     let proxy = Proxy::new(router.clone(), seen.clone(), terms.clone(), draining.clone(), random());
-    let (tracer, exporter) = meaning::tracer(config, metrics.clone(), random());
+    let (tracer, exporter) = meaning::tracer(loaded, metrics.clone(), random());
     let proxy = proxy.watched(past.trunks.clone(), Arc::new(tracer));
     let open_http2 = Arc::new(AtomicUsize::new(0));
     let going = Going { metrics: metrics.clone(), draining: draining.clone(), open_http2: open_http2.clone() };
@@ -146,7 +147,9 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let access = Arc::new(ArcSwap::from_pointee(access));
     let (told, readiness) = (founded.told, founded.readiness);
     let live = Live { fleet: fleet.clone(), router, terms, secret, access: access.clone(), readiness, told };
-    let parts = reload::parts(&live);
+    metrics.know_keys(meaning::key_names(loaded));
+    let mut parts = reload::parts(&live);
+    parts.push(reload::keys(&metrics));
     let recorder = Recorder::new(fleet.clone(), metrics.clone(), past.clone());
     let around = (metrics, succession.clone(), certificates.clone());
     let reload = Arc::new(Reload::new(cli, founded.news.clone(), parts, founded.membership.clone(), around));
@@ -296,6 +299,9 @@ fn add_health(server: &mut Server, fleet: &Arc<Fleet>, balancer: Arc<LoadBalance
     let own = fleet.clone();
     let make = Box::new(move |config: &Config| AdmissionWatch::new(own.clone(), health::admission(config)));
     server.add_service(background_service("admission", Renewed { news: news.clone(), make }));
+    let own = fleet.clone();
+    let make = Box::new(move |config: &Config| KvEvents::new(own.clone(), config.fleet.kv_events.bind));
+    server.add_service(background_service("KV events", Renewed { news: news.clone(), make }));
 }
 
 fn balancer(fleet: &Arc<Fleet>, readiness: &Arc<ArcSwap<ReadinessProbe>>, news: News) -> LoadBalancer<CacheAware> {

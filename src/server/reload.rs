@@ -5,6 +5,7 @@
 //! value, all of it, and is told by name: an upgrade applies it. Requests keep the settings that they began with.
 
 use super::handover::Succession;
+use super::meaning::key_names;
 use super::members::sources;
 use super::renew::News;
 use super::tls::Certificates;
@@ -72,6 +73,15 @@ pub(super) fn parts(live: &Live) -> Vec<Part> {
             live.told.send_replace(loaded.clone());
         }),
     ]
+}
+
+/// The names of clients' keys, which have series of their own.
+pub(super) fn keys(metrics: &Arc<Metrics>) -> Part {
+    let metrics = metrics.clone();
+    Box::new(move |loaded| {
+        let (metrics, loaded) = (metrics.clone(), loaded.clone());
+        Ok(Box::new(move || metrics.know_keys(key_names(&loaded))))
+    })
 }
 
 /// Reloads.
@@ -190,7 +200,7 @@ fn keep_fixed(old: &Config, new: &mut Config) -> Vec<String> {
         // prompts are known by blocks of this size; the listeners have that one, too
         routing.block_bytes timeouts.tcp_keepalive
         // one service sends them
-        traces.endpoint traces.sample traces.service
+        traces.endpoint traces.ca_file traces.sample traces.service
         // its quarantines are in a file that one guard holds
         health.speculation
         // its writer has the file since the beginning
@@ -213,7 +223,7 @@ fn changed(old: &Loaded, new: &Loaded) -> Vec<String> {
             }
         )+ };
     }
-    sections!(fleet routing health retry timeouts limits compat auth cors admin log);
+    sections!(fleet routing health retry timeouts limits compat auth cors admin usage log);
     for (is_other, what) in [
         (old.client_keys != new.client_keys, "the clients' keys"),
         (old.admin_token != new.admin_token, "the admin token"),

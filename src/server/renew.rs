@@ -1,4 +1,4 @@
-//! Services that follow the settings of `health`: probes and the watchdog begin anew under other ones.
+//! Services that follow the settings of `health`, and of KV events: probes and the watchdog begin anew under other ones.
 
 use crate::config::{Config, Loaded};
 use crate::engine::probe::ReadinessProbe;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 /// The configuration in force.
 pub(super) type News = watch::Receiver<Arc<Loaded>>;
 
-/// A service that is made anew when the settings of `health` are others.
+/// A service that is made anew when those settings are others.
 pub(super) struct Renewed<S> {
     pub(super) news: News,
     pub(super) make: Box<dyn Fn(&Config) -> S + Send + Sync>,
@@ -28,11 +28,12 @@ impl<S: BackgroundService + Send + Sync + 'static> BackgroundService for Renewed
     async fn start(&self, shutdown: ShutdownWatch) {
         let mut news = self.news.clone();
         loop {
-            let health = news.borrow_and_update().config.health.clone();
+            let watched = |loaded: &Loaded| (loaded.config.health.clone(), loaded.config.fleet.kv_events.clone());
+            let before = watched(&news.borrow_and_update());
             let service = (self.make)(&news.borrow().config.clone());
             tokio::select! {
                 () = service.start(shutdown.clone()) => return,
-                _ = news.wait_for(|loaded| loaded.config.health != health) => {}
+                _ = news.wait_for(|loaded| watched(loaded) != before) => {}
             }
         }
     }

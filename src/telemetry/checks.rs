@@ -50,6 +50,31 @@ impl TraceEnd {
     }
 }
 
+/// What became of the question how many tokens a stream took, where the client had not asked it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The answer was taken out of the stream.
+    Hidden,
+    /// The stream held none.
+    Unanswered,
+    /// The engine took the request only without it.
+    Refused,
+}
+
+impl Asked {
+    /// Every end.
+    pub const ALL: [Asked; 3] = [Asked::Hidden, Asked::Unanswered, Asked::Refused];
+
+    /// As a label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Asked::Hidden => "hidden",
+            Asked::Unanswered => "unanswered",
+            Asked::Refused => "refused",
+        }
+    }
+}
+
 impl Metrics {
     pub(super) fn show_own_from_the_start(&self) {
         for check in Check::ALL {
@@ -57,6 +82,9 @@ impl Metrics {
         }
         for end in TraceEnd::ALL {
             self.traces.with_label_values(&[end.label()]);
+        }
+        for end in Asked::ALL {
+            self.usage_asked.with_label_values(&[end.label()]);
         }
     }
 
@@ -74,6 +102,11 @@ impl Metrics {
     /// So many traces came to this end.
     pub fn traced(&self, end: TraceEnd, count: usize) {
         self.traces.with_label_values(&[end.label()]).inc_by(count as u64);
+    }
+
+    /// A stream was asked what its client had not asked.
+    pub fn usage_asked(&self, end: Asked) {
+        self.usage_asked.with_label_values(&[end.label()]).inc();
     }
 
     /// How many came to this end.

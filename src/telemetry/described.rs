@@ -10,10 +10,10 @@ Everything that `/metrics` on the admin listener shows, written from the table i
 
 - **Labels** are closed sets or names from the configuration: no path, no model that a client made up, no prompt text, no host
   unless it is the name of a replica. `upstream`, `from` and `to` are names of replicas; their series go when the replica does.
-- **All series are there from the start**, at zero, so that the first event is a rise. Not so: `ramjet_upstream_failovers_total` (a
-  pair of replicas each), `ramjet_client_key_requests_total`, `ramjet_model_*` (a model each, of those that replicas list, 64 at
-  most and the others as one), `ramjet_prompt_break*` (a kind of client and a change each), and the rarer statuses of `ramjet_requests_total` (200, 400, 429,
-  499, 500, 502 and 503 are there).
+- **All series are there from the start**, at zero, so that the first event is a rise. Where a label is a name, its series come
+  with the name: replicas, keys and sources as they are configured or found, and `ramjet_model_*` with the models that replicas
+  list, 64 at most (the others, and what nobody lists, are `other`). One metric alone grows by what happens:
+  `ramjet_upstream_failovers_total` has a pair of replicas each, and all pairs of a large fleet would be too many.
 - **Counters go on over an upgrade**, histograms too: the next process adds what this one counted. `process_*` begin anew.
 - **Buckets**: times to the first token and of requests grow by about two, from a warm prefix on an idle replica (10 ms) to the
   longest wait that anything allows, so that a quantile is off by a factor of two at most and usually by far less; times per
@@ -44,6 +44,10 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::Fleet;
+    use crate::policy::testing::params;
+    use crate::types::PolicyKind;
+    use std::collections::HashSet;
 
     #[test]
     fn the_table_in_deploy_is_fresh() {
@@ -54,6 +58,18 @@ mod tests {
         }
         let written = std::fs::read_to_string(&file).unwrap_or_default();
         assert!(written == page, "deploy/METRICS.md is stale: run this test with RAMJET_WRITE=1");
+    }
+
+    #[test]
+    fn what_has_no_name_for_a_label_is_there_at_once() {
+        let metrics = Metrics::new().unwrap();
+        let fleet = Fleet::new(vec![], params(PolicyKind::Cost), 1 << 20);
+        let shown: HashSet<String> = metrics.gather(&fleet).iter().map(|f| f.name().to_owned()).collect();
+        let names = ["upstream", "from", "to", "key", "source"];
+        for metric in &metrics.described {
+            let is_named = metric.labels.iter().any(|label| names.contains(&label.as_str()));
+            assert_eq!(shown.contains(&metric.name), !is_named, "{}", metric.name);
+        }
     }
 
     #[test]

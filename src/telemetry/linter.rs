@@ -1,8 +1,8 @@
 //! Which part of which kind of request keeps prompts from being found in caches: a clock at the head, a nonce, tools or
 //! keys in another order.
 //!
-//! A prompt is looked at only when something is odd: when nobody holds much of it, or when the last ones of its kind of
-//! client were read again although they were believed to be held. It is then outlined (see [`crate::api::outline`]) by one
+//! A prompt is looked at only when something is odd: when nobody holds a tenth of it or more, or when the last ones of its
+//! kind of client were read again although they were believed to be held. It is then outlined (see [`crate::api::outline`]) by one
 //! thread off the path of requests, which takes at most a tenth of a processor, and compared with some outlines of prompts
 //! of the same kind. What does not fit into its short queue is passed over. So the counts are of the prompts that were
 //! looked at, and the tokens are those that could have come from a cache but for the change, as estimated.
@@ -28,8 +28,8 @@ use std::time::{Duration, Instant, SystemTime};
 const WAITING: usize = 8;
 /// A longer body is not looked at.
 const LONGEST: usize = 1 << 20;
-/// The least prompt that is worth it, in tokens.
-const LEAST: f64 = 256.0;
+/// The least part of a prompt that is worth it, in tokens, and as one of so many parts.
+const LEAST: (f64, f64) = (256.0, 10.0);
 /// Kinds of requests whose outlines are kept, and how many of each: a few megabytes at most.
 const KEPT: (usize, usize) = (16, 4);
 /// Findings that are kept: those that cost most.
@@ -125,10 +125,11 @@ impl Default for Linter {
 impl Linter {
     /// Whether a prompt of so many tokens is to be looked at, `found` being the most that any replica holds of it.
     pub fn suspects(&self, client: impl FnOnce() -> Family, found: f64, prompt: f64) -> Option<Family> {
-        if prompt < LEAST {
+        if prompt < LEAST.0 {
             return None;
         }
-        if found * 2.0 < prompt {
+        let unheld = prompt - found;
+        if unheld >= LEAST.0 && unheld * LEAST.1 > prompt {
             return Some(client());
         }
         // relaxed, here and below: counts that nothing hangs on
@@ -297,11 +298,28 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_waits_for_nobody_and_is_passed_over() {
+        const SENT: u64 = 3000;
+        let (linter, metrics) = (Linter::default(), Arc::new(Metrics::new().unwrap()));
+        for n in 0..SENT {
+            linter.look(job(Family::Curl, &format!("It is 12:{}:00.", 10 + n % 50)), &metrics);
+        }
+        // one that is too long takes no turn
+        linter.look(Job { body: vec![b'x'; LONGEST + 1].into(), ..job(Family::Curl, "") }, &metrics);
+        let told = linter.report();
+        let (waiting, passed_over) = (WAITING as u64 + 1, told.passed_over);
+        assert!(passed_over > 0 && passed_over + told.looked_at + waiting >= SENT, "{told:?}");
+        assert!(passed_over + told.looked_at <= SENT);
+    }
+
+    #[test]
     fn only_what_is_odd_is_looked_at() {
         let linter = Linter::default();
         let curl = || Family::Curl;
         assert_eq!(linter.suspects(curl, 0.0, 100.0), None, "too short");
         assert_eq!(linter.suspects(curl, 900.0, 1000.0), None, "it is held");
+        assert_eq!(linter.suspects(curl, 58_000.0, 60_000.0), None, "a turn more");
+        assert_eq!(linter.suspects(curl, 50_000.0, 60_000.0), Some(Family::Curl));
         assert_eq!(linter.suspects(curl, 400.0, 1000.0), Some(Family::Curl));
         linter.arm(Family::Curl);
         assert_eq!(linter.suspects(|| Family::Go, 900.0, 1000.0), None);

@@ -6,7 +6,7 @@
 pub use super::guards::{InflightGuard, QueueGuard};
 use super::prompts::{REPORTS, ROTATION, SAVED, TOKENS};
 use super::registry::{Result, metrics};
-use super::status::code;
+use super::status::{code, codes};
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
 use crate::policy::accounts::Accounts;
@@ -32,9 +32,6 @@ const QUEUE_WAIT: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30
 /// Around the budget of a decision, 100 µs.
 const DECISION: &[f64] = &[1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 5e-3];
 
-/// Statuses of which there are series from the start, so that the first error of a kind is a rise from zero. The others
-/// come with their first request.
-const USUAL: [&str; 7] = ["200", "400", "429", "499", "500", "502", "503"];
 /// A name that more than one place says.
 pub(super) const TTFT_NAME: &str = "ramjet_ttft_seconds";
 pub(super) const PROMPT_TOKENS: &str = "ramjet_upstream_prompt_tokens_total";
@@ -86,6 +83,9 @@ metrics! {
             &["client", "part", "change"]);
         unreported: counter("ramjet_cached_tokens_unreported_total",
             "Good inference answers that did not say how many prompt tokens were cached.");
+        usage_asked: counters("ramjet_usage_asked_total", "Streams asked how many tokens they took though the client had not \
+             asked, by outcome: what the engine said was taken out (hidden), it said nothing (unanswered), or it took the \
+             request only without the question (refused).", &["outcome"]);
         disconnects: counter("ramjet_client_disconnects_total", "Requests whose client left before the end.");
         upstream_errors: counters("ramjet_upstream_errors_total",
             "Attempts that failed at a replica, by endpoint and reason.", &["endpoint", "reason"]);
@@ -120,6 +120,15 @@ metrics! {
             "Prompt tokens by replica, of answers that reported how many were cached.", &["upstream"]);
         upstream_cached_tokens: counters(CACHED_TOKENS,
             "Those of them that the replica reported as served from its prefix cache.", &["upstream"]);
+        kv_blocks: gauges("ramjet_upstream_kv_blocks", "Blocks that the replica's engine stores by its KV events.", &["upstream"]);
+        kv_prompts: gauges("ramjet_upstream_kv_prompts",
+            "Prompts of which these events tell what is stored.", &["upstream"]);
+        kv_events: counters("ramjet_upstream_kv_events_total",
+            "What KV events told of: blocks stored and removed, caches cleared, and other events.", &["upstream", "kind"]);
+        kv_losses: counters("ramjet_upstream_kv_losses_total",
+            "How often everything that KV events had told was dropped: batches are missing (gap) or cannot be read \
+             (unreadable), tell what cannot be true or more than is followed (contradiction), the engine began anew (anew), \
+             or the connection ended (ended).", &["upstream", "reason"]);
         placed: gauge("ramjet_requests_placed",
             "Requests with a replica, by the requests' own count. It stays at ramjet_reservations.");
         checks: counters("ramjet_self_check_failures_total",
@@ -139,6 +148,8 @@ metrics! {
         journal_lines: counter("ramjet_journal_lines_total", "Lines written to the journal.");
         journal_lost: counter("ramjet_journal_lost_total",
             "Steps that are missing in the journal: they came faster than the disk took them, or it refused them.");
+        log_lost: counter("ramjet_log_lines_lost_total",
+            "Log and access lines that were given up because stderr did not take them fast enough.");
         build: gauges("ramjet_build_info", "1; what runs here.", &["version"]);
         started: float_gauge("process_start_time_seconds", "When the process began, in seconds since 1970.");
         cpu: float_counter("process_cpu_seconds_total", "Processor time of the process, user and system.");
@@ -184,6 +195,7 @@ impl Metrics {
         self.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         self.started.set(SystemTime::UNIX_EPOCH.elapsed().map_or(0.0, |since| since.as_secs_f64()));
         self.show_own_from_the_start();
+        self.show_prompts_from_the_start();
         for (account, _) in Accounts::default().all() {
             self.uncached_tokens.with_label_values(&[account]);
         }
@@ -207,7 +219,7 @@ impl Metrics {
         }
         for endpoint in Endpoint::ALL {
             self.duration.with_label_values(&[endpoint.label()]);
-            for code in USUAL {
+            for code in codes() {
                 self.requests.with_label_values(&[endpoint.label(), code, "false"]);
                 self.requests.with_label_values(&[endpoint.label(), code, "true"]);
             }
@@ -346,6 +358,14 @@ impl Metrics {
         self.completion_tokens.inc_by(o.usage.completion.unwrap_or(0));
         if o.answered && o.endpoint.is_inference() && o.usage.cached.is_none() {
             self.unreported.inc();
+        }
+    }
+
+    /// These are the names of the clients' keys from now on: each has its series, and those of others go.
+    pub fn know_keys<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        *self.keys.lock() = names.into_iter().map(str::to_owned).collect();
+        for name in self.keys.lock().iter() {
+            codes().for_each(|code| drop(self.key_requests.with_label_values(&[name.as_str(), code])));
         }
     }
 

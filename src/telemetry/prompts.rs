@@ -32,6 +32,36 @@ pub struct Sums {
 }
 
 impl Metrics {
+    /// What has a closed set of labels, at zero.
+    pub(super) fn show_prompts_from_the_start(&self) {
+        for client in Family::ALL {
+            for part in Part::ALL {
+                for change in Change::ALL {
+                    let labels = [client.label(), part.label(), change.label()];
+                    self.breaks.with_label_values(&labels);
+                    self.break_tokens.with_label_values(&labels);
+                }
+            }
+        }
+        self.show_model(OTHER);
+    }
+
+    /// The models that replicas list, at zero; as long as there are few.
+    pub(super) fn show_models(&self, listed: impl IntoIterator<Item = String>) {
+        for name in listed {
+            self.show_model(self.model_label(&name));
+        }
+    }
+
+    fn show_model(&self, label: &str) {
+        for (account, _) in Accounts::default().whole() {
+            self.model_tokens.with_label_values(&[label, account]);
+        }
+        for by_model in [&self.model_rotation, &self.model_saved, &self.model_reports] {
+            by_model.with_label_values(&[label]);
+        }
+    }
+
     /// An answer of `model` (one that a replica lists) told how many tokens of its prompt were cached; replicas that take
     /// turns would have had `rotation` of them.
     pub fn accounted(&self, model: Option<&str>, accounts: Accounts, rotation: u64) {
@@ -40,7 +70,7 @@ impl Metrics {
         }
         let saved = accounts.cached.saturating_sub(rotation);
         self.saved_tokens.inc_by(saved);
-        let model = self.model_label(model.unwrap_or_default());
+        let model = model.map_or(OTHER, |name| self.model_label(name));
         for (account, tokens) in accounts.whole() {
             self.model_tokens.with_label_values(&[model, account]).inc_by(tokens);
         }
@@ -70,7 +100,7 @@ impl Metrics {
         if has_room { name } else { OTHER }
     }
 
-    /// The sums by model, those of processes before this one among them.
+    /// The sums by model, those of processes before this one among them; of models of which an answer has told.
     ///
     /// # Errors
     /// A metric that cannot be read.
@@ -91,6 +121,7 @@ impl Metrics {
                 }
             }
         }
+        models.retain(|_, sums| sums.requests > 0.0);
         Ok(models)
     }
 }

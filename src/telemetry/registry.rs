@@ -29,6 +29,8 @@ macro_rules! metrics {
             pub(super) inherited: parking_lot::Mutex<$crate::telemetry::inherited::Counts>,
             /// The models that have series of their own.
             pub(super) models: parking_lot::Mutex<std::collections::HashSet<String>>,
+            /// The names of the clients' keys.
+            pub(super) keys: parking_lot::Mutex<std::collections::HashSet<String>>,
             $(pub(super) $field: $crate::telemetry::registry::metrics!(@type $kind),)+
         }
 
@@ -42,6 +44,7 @@ macro_rules! metrics {
                     rendering: parking_lot::Mutex::new(()),
                     inherited: parking_lot::Mutex::default(),
                     models: parking_lot::Mutex::default(),
+                    keys: parking_lot::Mutex::default(),
                 })
             }
         }

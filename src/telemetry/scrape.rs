@@ -2,6 +2,7 @@
 
 use super::inherited::Counts;
 use super::metrics::Metrics;
+use super::outlet;
 use super::process;
 use super::registry::{Result, keep};
 use crate::fleet::Fleet;
@@ -49,30 +50,65 @@ impl Metrics {
                 shown.inc_by(count.saturating_sub(shown.get()));
             }
             self.show_health(replica);
+            self.show_kv_events(replica);
         }
         self.show_sources(fleet);
+        self.show_models(fleet.model_names());
         self.fail_open.set(fleet.fails_open().into());
         let (bytes, blocks) = fleet.index_size();
         self.index_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.index_blocks.set(i64::try_from(blocks).unwrap_or(i64::MAX));
         self.reservations.set(members.present().map(|r| i64::from(r.inflight())).sum());
+        self.log_lost.inc_by(outlet::lost().saturating_sub(self.log_lost.get()));
         self.show_process();
         let mut families = self.registry.gather();
         self.inherited.lock().add_to(&mut families);
         families
     }
 
-    /// Takes out the series of replicas that are gone.
+    /// Takes out the series of replicas, and of keys, that are gone.
     fn drop_strangers(&self, members: &Members) {
         let names: HashSet<&str> = members.present().map(|r| r.name()).collect();
-        let may_stay = |name: &str, value: &str| !matches!(name, "upstream" | "from" | "to") || names.contains(value);
+        let keys = self.keys.lock();
+        let may_stay = |name: &str, value: &str| match name {
+            "upstream" | "from" | "to" => names.contains(value),
+            "key" => keys.contains(value),
+            _ => true,
+        };
         self.inherited.lock().keep(may_stay);
         let stays = |label: &LabelPair| may_stay(label.name(), label.value());
-        let gauges = [&self.upstream_up, &self.upstream_inflight, &self.upstream_load, &self.fenced];
+        let gauges = [
+            &self.upstream_up,
+            &self.upstream_inflight,
+            &self.upstream_load,
+            &self.fenced,
+            &self.kv_blocks,
+            &self.kv_prompts,
+        ];
         gauges.into_iter().for_each(|gauges| keep(gauges, stays));
         let tokens = [&self.upstream_prompt_tokens, &self.upstream_cached_tokens];
-        let health = [&self.probe_failures, &self.suppressed, &self.transitions];
-        tokens.into_iter().chain(health).chain([&self.failovers]).for_each(|counters| keep(counters, stays));
+        let health = [&self.probe_failures, &self.suppressed, &self.transitions, &self.kv_events, &self.kv_losses];
+        tokens
+            .into_iter()
+            .chain(health)
+            .chain([&self.failovers, &self.key_requests])
+            .for_each(|counters| keep(counters, stays));
+    }
+
+    /// What a replica's engine told of its cache, where it is listened to.
+    fn show_kv_events(&self, replica: &Replica) {
+        if replica.spec.role.events.is_none() {
+            return;
+        }
+        let name = replica.name();
+        let (blocks, prompts) = replica.account();
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.kv_blocks.with_label_values(&[name]).set(gauge(blocks));
+        self.kv_prompts.with_label_values(&[name]).set(gauge(prompts));
+        let (heard, losses) = replica.told();
+        let heard = heard.map(|(what, count)| (self.kv_events.with_label_values(&[name, what.label()]), count));
+        let losses = losses.map(|(why, count)| (self.kv_losses.with_label_values(&[name, why.label()]), count));
+        heard.chain(losses).for_each(|(shown, count)| shown.inc_by(count.saturating_sub(shown.get())));
     }
 
     fn show_sources(&self, fleet: &Fleet) {

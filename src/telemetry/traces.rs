@@ -133,8 +133,7 @@ impl Trace {
         }
         // the root's id leaves room for so many after it
         let id = self.root.id | (1 + self.spans.len() as u64);
-        let attributes = SmallVec::new();
-        self.spans.push(Span { id, name, is_attempt, from, to: None, first_token: None, failed: None, attributes });
+        self.spans.push(Span { is_attempt, from, ..Span::new(id, name) });
         self.spans.last_mut()
     }
 
@@ -164,6 +163,12 @@ impl Trace {
 }
 
 impl Span {
+    /// One that begins with the request and of which nothing is known.
+    pub fn new(id: u64, name: &'static str) -> Self {
+        let (from, attributes) = (Duration::ZERO, SmallVec::new());
+        Span { id, name, is_attempt: false, from, to: None, first_token: None, failed: None, attributes }
+    }
+
     /// Says something of it.
     pub fn say(&mut self, name: &'static str, value: Value) -> &mut Self {
         self.attributes.push((name, value));
@@ -217,16 +222,7 @@ mod tests {
     }
 
     fn trace() -> Trace {
-        let root = Span {
-            id: root_id(0),
-            name: "request",
-            is_attempt: false,
-            from: Duration::ZERO,
-            to: None,
-            first_token: None,
-            failed: None,
-            attributes: SmallVec::new(),
-        };
+        let root = Span::new(root_id(0), "request");
         Trace { id: 7, parent: None, at: SystemTime::UNIX_EPOCH, root, spans: Vec::new() }
     }
 

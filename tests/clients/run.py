@@ -9,7 +9,6 @@ end-to-end test needs (tests/e2e/install.py); Node comes from PyPI, so the machi
 """
 
 import argparse
-import collections
 import contextlib
 import hashlib
 import json
@@ -18,7 +17,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -28,6 +26,7 @@ import dialects
 import fleet
 import install
 import procs
+import tally
 
 PROGRAMS = ["openai_python.py", "anthropic_python.py", "node/openai_node.mjs", "node/agent.mjs"]
 KEY, ENGINE_KEY = "client-key-of-a-team", "engine-key"
@@ -132,8 +131,9 @@ def all_checks(ramjet, programs, tools, logs):
         folder = beside_packages(packages, logs / "node")
         for program in programs:
             name = pathlib.Path(program).stem
-            yield from ((name, *each) for each in play(command(program, python, folder), stage, logs / f"{name}.log"))
-        yield "all", "nothing is left in flight", rests(admin) and rests(llama_router.admin), ""
+            for check, *found in play(command(program, python, folder), stage, logs / f"{name}.log"):
+                yield f"{name}: {check}", *found
+        yield "all: nothing is left in flight", rests(admin) and rests(llama_router.admin), ""
 
 
 def main():
@@ -145,20 +145,7 @@ def main():
     procs.exit_on_signals()
     python = install.client_python()
     tools = install.llama_server(), install.model(), python, modules(python)
-    logs, counts = pathlib.Path(tempfile.mkdtemp(prefix="ramjet-clients-")), collections.Counter()
-    try:
-        for program, name, passed, figures in all_checks(args.ramjet.resolve(), programs, tools, logs):
-            counts[bool(passed)] += 1
-            print(f"{'ok  ' if passed else 'FAIL'} {program}: {name}{'' if passed else f': {figures}'}", flush=True)
-    except Exception as error:
-        counts[False] += 1
-        print(f"FAIL ran to the end: {type(error).__name__}: {error}")
-    if counts[False]:
-        print(f"logs: {logs}")
-    else:
-        shutil.rmtree(logs)
-    print(f"{counts[True]} passed, {counts[False]} failed")
-    return counts[False] > 0
+    return tally.run("clients", lambda logs: all_checks(args.ramjet.resolve(), programs, tools, logs))
 
 
 if __name__ == "__main__":

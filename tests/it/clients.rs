@@ -73,7 +73,8 @@ async fn a_key_opens_wherever_it_stands_is_counted_by_name_and_goes_no_further()
         assert_eq!(request.header("authorization"), Some("Bearer engine-key"));
     }
     ramjet.settled().await;
-    let counted = ramjet.series("ramjet_client_key_requests_total").await;
+    let mut counted = ramjet.series("ramjet_client_key_requests_total").await;
+    counted.retain(|(_, count)| *count != 0.0);
     assert_eq!(counted, [("{code=\"200\",key=\"team-a\"}".to_owned(), 13.0)]);
 }
 

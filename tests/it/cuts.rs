@@ -117,7 +117,7 @@ async fn play(stream: &mut TcpStream, part: &Part) -> Option<bool> {
 /// An answer's status, and its body if it ended as a whole one.
 async fn ask(api: SocketAddr, n: u64) -> Option<(u16, Option<Vec<u8>>)> {
     let body = chat_body(200 + (n % 1000) as usize, "\"stream\":true,");
-    if n % 3 == 0 {
+    if n.is_multiple_of(3) {
         let mut sender = h2_connect(api).await;
         let request = http::Request::post("http://ramjet.test/v1/chat/completions").header("x-part", n);
         let (response, mut stream) = sender.send_request(request.body(()).unwrap(), false).unwrap();

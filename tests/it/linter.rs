@@ -36,7 +36,14 @@ fn chat(system: &str, tools: &str, user: &str) -> String {
     )
 }
 
-/// Request number `n` of a client that breaks its prefixes in one of four ways.
+/// A conversation of some turns, the first of which is `first`.
+fn turns(first: usize, turn: impl Fn(usize) -> String) -> String {
+    let turn = |n: usize| format!(r#"{{"role":"{}","content":{}}}"#, ["user", "assistant"][n % 2], turn(n));
+    let all: Vec<String> = (first..first + 5).map(turn).collect();
+    format!(r#"{{"model":"m","messages":[{{"role":"system","content":"Be brief."}},{}]}}"#, all.join(","))
+}
+
+/// Request number `n` of a client that breaks its prefixes in one of several ways.
 fn body(way: &str, n: usize) -> String {
     let plain = tools([0, 1, 2, 3], false);
     match way {
@@ -45,7 +52,21 @@ fn body(way: &str, n: usize) -> String {
         }
         "nonce" => chat("Be brief.", "", &format!("Request: {:08x}-{:04x} {}", n * 0x0123_4567 + 0x1234, n, rules())),
         "order" => chat("Be brief.", &tools([[0, 1, 2, 3], [2, 0, 3, 1], [3, 1, 0, 2]][n % 3], false), "hi"),
-        _ => chat("Be brief.", &tools([0, 1, 2, 3], n % 2 == 1), "hi"),
+        "keys" => chat("Be brief.", &tools([0, 1, 2, 3], n % 2 == 1), "hi"),
+        "space" => chat(&format!("You are{}SECRETAGENT. {}", " ".repeat(1 + n), rules()), &plain, "hi"),
+        "later" => turns(0, |turn| match turn {
+            2 => format!(r#""SECRET {} now: 2026-11-30T06:{:02}:00Z {}""#, turn, 10 + n, rules()),
+            _ => format!(r#""{turn} {}""#, rules()),
+        }),
+        "media" => turns(0, |turn| match turn {
+            0 => {
+                let data = format!("SECRET{n:06}").repeat(3000);
+                let url = format!(r#"{{"url":"data:image/png;base64,{data}"}}"#);
+                format!(r#"[{{"type":"image_url","image_url":{url}}}]"#)
+            }
+            _ => format!(r#""{turn} {}""#, rules()),
+        }),
+        _ => turns(n, |turn| format!(r#""Turn {turn}. {}""#, rules().replace("kind", &format!("kind {turn}")))),
     }
 }
 
@@ -55,14 +76,18 @@ async fn finding(ramjet: &Ramjet, client: &str) -> Option<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_of_the_four_ways_is_told_by_its_field() {
+async fn each_way_is_told_by_its_field() {
     let (a, b) = (Engine::start().await, Engine::start().await);
     let ramjet = Ramjet::start(&[a.addr, b.addr]).await;
-    for (way, agent, family, field, offset) in [
-        ("clock", "AsyncOpenAI/Python 1.99.1", "openai-python", "messages[0].content", Some(42)),
-        ("nonce", "curl/8.5.0", "curl", "messages[1].content", None),
-        ("order", "langchain-openai/0.3", "langchain", "tools", None),
-        ("keys", "Go-http-client/1.1", "go", "tools[0].function.parameters", None),
+    for (way, change, agent, family, field, offset) in [
+        ("clock", "clock", "AsyncOpenAI/Python 1.99.1", "openai-python", "messages[0].content", Some(42)),
+        ("nonce", "nonce", "curl/8.5.0", "curl", "messages[1].content", None),
+        ("order", "order", "langchain-openai/0.3", "langchain", "tools", None),
+        ("keys", "keys", "Go-http-client/1.1", "go", "tools[0].function.parameters", None),
+        ("space", "space", "okhttp/4.12", "java", "messages[0].content", None),
+        ("later", "clock", "ai/5.0 ai-sdk/openai", "vercel-ai", "messages[3].content", Some(29)),
+        ("media", "media", "Mozilla/5.0", "browser", "messages[1].content[0].image_url.url", None),
+        ("dropped", "dropped", "litellm/1.70", "litellm", "messages[1]", None),
     ] {
         let mut sent = 0;
         while finding(&ramjet, family).await.is_none() {
@@ -77,7 +102,7 @@ async fn each_of_the_four_ways_is_told_by_its_field() {
             ramjet.settled().await;
         }
         let found = finding(&ramjet, family).await.unwrap();
-        assert_eq!((&found["field"], &found["change"]), (&field.into(), &way.into()), "{found}");
+        assert_eq!((&found["field"], &found["change"]), (&field.into(), &change.into()), "{found}");
         assert_eq!(found["endpoint"], "chat_completions");
         if let Some(offset) = offset {
             // the minute, whichever digit of it
@@ -88,7 +113,9 @@ async fn each_of_the_four_ways_is_told_by_its_field() {
         let labels = format!(r#"client="{family}""#);
         until("it is counted", || async {
             let series = ramjet.series("ramjet_prompt_breaks_total").await;
-            series.iter().any(|(of, n)| of.contains(&labels) && of.contains(&format!(r#"change="{way}""#)) && *n >= 1.0)
+            series
+                .iter()
+                .any(|(of, n)| of.contains(&labels) && of.contains(&format!(r#"change="{change}""#)) && *n >= 1.0)
         })
         .await;
     }

@@ -3,8 +3,8 @@
 
 use crate::support::client::{self, H1, chat_head};
 use crate::support::engine::Engine;
-use crate::support::ramjet::Ramjet;
-use crate::support::{chat_body, until};
+use crate::support::ramjet::{Ramjet, Start, tempdir};
+use crate::support::{chat_body, hex, until};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -130,18 +130,87 @@ async fn every_metric_that_alerts_and_dashboards_name_is_in_a_real_scrape() {
     for (name, kind) in &types {
         assert_eq!(rows.get(name), Some(kind), "{name}");
     }
-    // labels of names that are configured or learned: without keys, sources and models there are none
-    let may_lack = ["ramjet_client_key_requests_total", "ramjet_discovery_", "ramjet_model_", "ramjet_prompt_break"];
+    // labels of names that are configured: without keys, sources and KV events there are none
+    let may_lack = ["ramjet_client_key_requests_total", "ramjet_discovery_", "ramjet_upstream_kv_"];
     for name in rows.keys().filter(|name| !types.contains_key(*name)) {
         assert!(may_lack.iter().any(|known| name.starts_with(known)), "{name} is in no scrape");
     }
 }
 
+/// An answer that reports what was cached.
+const REPORT: &str =
+    r#"json={"usage":{"prompt_tokens":2500,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":0}}}"#;
+
+/// Requests of many kinds and ends; none of them waits.
+async fn mixed_traffic(ramjet: &Ramjet) {
+    let api = ramjet.api;
+    for path in ["chat/completions", "completions", "responses", "messages", "embeddings", "rerank", "score", "batches"]
+    {
+        for play in ["slowly=2", "", "status=418", "status=301", "status=404", "status=206"] {
+            let body = r#"{"model":"m","stream":true,"prompt":"x","input":"x","messages":[]}"#;
+            client::post(api, &format!("/v1/{path}"), play, body).await.unwrap();
+        }
+    }
+    client::post(api, "/generate", "", r#"{"text":"x"}"#).await.unwrap();
+    for path in ["/v1/models", "/health", "/some/path?of=mine"] {
+        client::get(api, path).await.unwrap();
+    }
+    // prompts that part from one before them, of a model that is listed and of one that is not
+    let rules = "A rule that stays the same for ever and is read again and again. ".repeat(150);
+    for (n, model) in (10..34).zip(["m", "made-up"].into_iter().cycle()) {
+        let system = format!("It is 2026-11-30 12:{n}:00. {rules}");
+        let body = format!(r#"{{"model":"{model}","messages":[{{"role":"system","content":"{system}"}}]}}"#);
+        client::post(api, "/v1/chat/completions", REPORT, &body).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_keys_bring_their_series_and_take_them_along() {
+    let engine = Engine::start().await;
+    let file = tempdir().join(format!("{}.keys", engine.addr.port()));
+    let digest = |key: &[u8]| hex::encode(&[ramjet::api::sha256::sha256(key).to_vec()]);
+    let write = |names: &[&str]| {
+        let lines: String = names.iter().map(|name| format!("{name}: {}\n", digest(name.as_bytes()))).collect();
+        std::fs::write(&file, lines).unwrap();
+    };
+    write(&["team-a", "team-b"]);
+    let config = format!("auth: {{ keys_file: {} }}\n", file.display());
+    let start = Start { upstreams: &[engine.addr], config: &config, ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    let names = || async {
+        let all = ramjet.series("ramjet_client_key_requests_total").await;
+        let name = |labels: &str| labels.split("key=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+        all.iter().map(|(labels, _)| name(labels)).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(names().await, ["team-a", "team-b"].map(str::to_owned).into());
+    let before = series(&scrape(&ramjet).await);
+    let body = chat_body(500, "");
+    for status in [200, 418] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        let play = if status == 200 { String::new() } else { format!("x-play: status={status}\r\n") };
+        let fields = format!("authorization: Bearer team-a\r\n{play}content-length: {}\r\n", body.len());
+        h1.send(chat_head(&fields).as_bytes()).await;
+        h1.send(&body).await;
+        assert_eq!(h1.answer().await.unwrap().status, status);
+    }
+    until("both are counted", || async { ramjet.metric("ramjet_client_key_requests_total").await == 2.0 }).await;
+    assert_eq!(series(&scrape(&ramjet).await), before);
+    write(&["team-b", "team-c"]);
+    ramjet.rewrite(&start);
+    assert_eq!(ramjet.reload().await.status, 200);
+    assert_eq!(names().await, ["team-b", "team-c"].map(str::to_owned).into());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn all_series_are_there_before_anything_has_happened() {
     let (a, b) = (Engine::start().await, Engine::start().await);
+    for engine in [&a, &b] {
+        engine.lists(r#"{"id":"m"}"#);
+    }
     let ramjet = Ramjet::start(&[a.addr, b.addr]).await;
+    until("the model is known", || async { scrape(&ramjet).await.contains(r#"model="m""#) }).await;
     let before = series(&scrape(&ramjet).await);
+    mixed_traffic(&ramjet).await;
     client::chat(ramjet.api, "slowly=2", &chat_body(9_000, "\"stream\":true,")).await.unwrap();
     client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap();
     client::get(ramjet.api, "/v1/models").await.unwrap();
@@ -164,9 +233,12 @@ async fn all_series_are_there_before_anything_has_happened() {
     until("its client has left", || async { ramjet.metric("ramjet_client_disconnects_total").await == 1.0 }).await;
     ramjet.settled().await;
     assert_eq!(ramjet.metric("ramjet_self_check_failures_total").await, 0.0);
+    until("broken prompts are counted", || async { ramjet.metric("ramjet_prompt_breaks_total").await > 0.0 }).await;
+    assert!(ramjet.metric("ramjet_model_cached_tokens_reported_total").await > 0.0);
     let after = series(&scrape(&ramjet).await);
-    let may_come = ["ramjet_upstream_failovers_total", "ramjet_model_", "ramjet_prompt_break"];
-    let new: Vec<_> = after.difference(&before).filter(|s| !may_come.iter().any(|name| s.starts_with(name))).collect();
-    assert!(new.is_empty(), "{new:?}");
+    // a pair of replicas each; of all the others, none came and none went
+    let may_come = |series: &&String| series.starts_with("ramjet_upstream_failovers_total");
+    let changed: Vec<_> = after.symmetric_difference(&before).filter(|series| !may_come(series)).collect();
+    assert!(changed.is_empty(), "{changed:?}");
     assert!(!after.iter().any(|s| s.contains("made-up") || s.contains("some/path")));
 }

@@ -309,3 +309,43 @@ async fn an_engine_behind_https_is_verified_unless_that_is_switched_off() {
     }
     assert_eq!(engine.seen().len(), 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traces_go_to_a_collector_behind_https_and_to_nobody_else() {
+    let (certs, engine, collector) = (Certs::new(), Engine::start().await, Engine::start().await);
+    certs.issue("collector", "DNS:localhost");
+    certs.issuer("stranger");
+    let behind = start(&collector, &certs.listen("collector", "")).await;
+    let port = behind.api.port();
+    let (ca, stranger) = (certs.path("ca.crt"), certs.path("stranger.crt"));
+    let file = |name: &str| format!(", ca_file: {name}");
+    for (host, issuers, system, outcome) in [
+        ("localhost", file(&ca), &stranger, "sent"),
+        // those that the system trusts
+        ("localhost", String::new(), &ca, "sent"),
+        ("localhost", String::new(), &stranger, "failed"),
+        ("localhost", file(&stranger), &ca, "failed"),
+        ("127.0.0.1", file(&ca), &ca, "failed"),
+    ] {
+        let config = format!("traces: {{ endpoint: \"https://{host}:{port}\"{issuers} }}");
+        let env = [("SSL_CERT_FILE", system.as_str())];
+        let upstreams = [engine.addr];
+        let ramjet =
+            Ramjet::start_with(Start { upstreams: &upstreams, config: &config, env: &env, ..Start::default() });
+        let ramjet = ramjet.await;
+        assert_eq!(crate::support::client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap().status, 200);
+        let wanted = format!("outcome=\"{outcome}\"");
+        until(outcome, || async {
+            let all = ramjet.series("ramjet_traces_total").await;
+            all.iter().any(|(labels, count)| labels.contains(&wanted) && *count == 1.0)
+        })
+        .await;
+    }
+    let taken = collector.seen();
+    assert!(taken.len() == 2 && taken.iter().all(|seen| seen.head.starts_with("POST /v1/traces ")), "{taken:?}");
+    // a file of issuers without https says nothing
+    let file = certs.0.join("c.yaml");
+    let text = format!("traces: {{ endpoint: \"http://localhost:{port}\", ca_file: {ca} }}");
+    let (code, told) = check(&file, &text);
+    assert!(code == Some(64) && told.contains("traces.ca_file"), "{code:?} {told}");
+}

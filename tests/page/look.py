@@ -177,6 +177,28 @@ def hostile_names(browser):
         expect(page.locator("dd", has_text="model <img").first).to_be_visible()
         same(page.locator("img").count(), 0)
         same(page.evaluate("window.owned ?? null"), None)
+    with check("so are replicas and models in the other views"):
+        hostile = TOLD["model"]
+        trunk = {"name": "a1", "blocks": 3, "bytes": 6144, "uses": 2, "sessions": 2, "last_used": 1764483921, "holders": [hostile]}
+        prefixes = {"index_blocks": 1, "block_bytes": 2048, "index_bytes": 1, "trunks": [trunk]}
+        prompts = {**PROMPTS, "models": [{**PROMPTS["models"][0], "model": hostile}]}
+        page.route("**/api/prefixes", lambda route: route.fulfill(json=prefixes))
+        page.route("**/api/prompts", lambda route: route.fulfill(json=prompts))
+        for view in ("prefixes", "linter"):
+            own.open(view)
+            expect(page.get_by_text(hostile, exact=False).first).to_be_visible()
+        own.open("fleet/" + page.evaluate("encodeURIComponent(arguments[0])".replace("arguments[0]", json.dumps(hostile))))
+        expect(page.get_by_role("heading", name=hostile, exact=False)).to_be_visible()
+        same(page.locator("img").count(), 0)
+        same(page.evaluate("window.owned ?? null"), None)
+    with check("an address that somebody made up shows a view all the same"):
+        for address in ("%", "constructor", "__proto__", "toString/x", "decisions/%2e%2e", "nothing"):
+            own.page.goto("about:blank")
+            own.open(address)
+            expect(page.locator("#link")).to_have_text("● live")
+            expect(page.get_by_role("heading").nth(1)).to_be_visible()
+            expect(page.locator("main .empty", has_text="Loading")).to_have_count(0)
+        same(own.told(), [])
     own.context.close()
 
 
@@ -248,7 +270,9 @@ def failures(browser):
     with check("a place of the API that does not answer is said where it is missed"):
         page.route("**/api/prefixes", lambda route: route.abort())
         page.keyboard.press("4")
-        expect(page.get_by_text("They cannot be asked")).to_be_visible()
+        expect(page.get_by_text("It cannot be asked")).to_be_visible()
+        page.unroute("**/api/prefixes")
+        expect(page.get_by_text("It cannot be asked")).to_have_count(0)
     own.context.close()
 
 
@@ -266,7 +290,7 @@ FOUND = {
     "last": 1764483921.5,
 }
 UNCACHED = {"new": 200000, "routing": 50000, "evicted": 30000, "volatile": 20000}
-SUMS = {"model": None, "requests": 120, "prompt_tokens": 1200000, "cached_tokens": 900000, "uncached": UNCACHED}
+SUMS = {"model": "m1", "requests": 120, "prompt_tokens": 1200000, "cached_tokens": 900000, "uncached": UNCACHED}
 PROMPTS = {
     "models": [{**SUMS, "round_robin_cached_tokens": 490000, "saved_tokens": 410000}],
     "estimate": "made up",

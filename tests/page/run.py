@@ -9,14 +9,12 @@ view is left there, to be looked at.
 """
 
 import argparse
-import collections
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -25,6 +23,7 @@ sys.path += [str(HERE), str(HERE.parent / "e2e")]
 import install
 import procs
 import scene
+import tally
 
 HOSTILE = "<img src=x onerror=window.owned=1>"
 PATIENCE = 300  # seconds for all of it
@@ -64,24 +63,15 @@ def main():
         return 0
     procs.exit_on_signals()
     python = install.environment("page", HERE / "requirements.txt")
-    logs, counts = pathlib.Path(tempfile.mkdtemp(prefix="ramjet-page-")), collections.Counter()
     if args.shots:
         args.shots.mkdir(parents=True, exist_ok=True)
-    try:
+
+    def checks(logs):
         names = ["gpu-a", "gpu-b", "gpu-with-a-rather-long-name.rack-17.example"]
         with scene.Stage(args.ramjet.resolve(), logs, HOSTILE, names) as stage, stage.load():
-            for name, passed, figures in play(python, stage, chromium, args.shots, logs / "look.log"):
-                counts[bool(passed)] += 1
-                print(f"{'ok  ' if passed else 'FAIL'} {name}{'' if passed else f': {figures}'}", flush=True)
-    except Exception as error:
-        counts[False] += 1
-        print(f"FAIL ran to the end: {type(error).__name__}: {error}")
-    if counts[False]:
-        print(f"logs: {logs}")
-    else:
-        shutil.rmtree(logs)
-    print(f"{counts[True]} passed, {counts[False]} failed")
-    return counts[False] > 0
+            yield from play(python, stage, chromium, args.shots, logs / "look.log")
+
+    return tally.run("page", checks)
 
 
 if __name__ == "__main__":

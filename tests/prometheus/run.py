@@ -8,14 +8,12 @@ The server runs on a port of its own, with its data in a folder that goes when t
 """
 
 import argparse
-import collections
 import json
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import urllib.parse
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -26,6 +24,7 @@ sys.path += [str(HERE.parent / "page"), str(HERE.parent / "e2e")]
 import fleet
 import procs
 import scene
+import tally
 
 RULES = DEPLOY / "prometheus-rules.yaml"
 
@@ -96,7 +95,9 @@ def live_checks(stage, server):
     rules = [rule for group in groups for rule in group["rules"]]
     ill = [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] == "err"]
     yield f"all {len(rules)} rules are evaluated", len(rules) > 15 and not ill, ill
-    alerts = [alert["labels"]["alertname"] for alert in server.ask("alerts")["alerts"]]
+    alerts = {alert["labels"]["alertname"] for alert in server.ask("alerts")["alerts"]}
+    # the simulated engines report the same share of every prompt, whatever they hold
+    alerts.discard("RamjetPredictionOff")
     yield "nothing is alerted while all is well", not alerts, alerts
     gone = next(iter(stage.ports))
     stage.stop_engine(gone)
@@ -127,20 +128,7 @@ def main():
         print("SKIPPED: prometheus and promtool are not installed (Debian: apt-get install prometheus)")
         return 0
     procs.exit_on_signals()
-    logs, counts = pathlib.Path(tempfile.mkdtemp(prefix="ramjet-prometheus-")), collections.Counter()
-    try:
-        for name, passed, figures in all_checks(args.ramjet.resolve(), logs):
-            counts[bool(passed)] += 1
-            print(f"{'ok  ' if passed else 'FAIL'} {name}{'' if passed else f': {figures}'}", flush=True)
-    except Exception as error:
-        counts[False] += 1
-        print(f"FAIL ran to the end: {type(error).__name__}: {error}")
-    if counts[False]:
-        print(f"logs: {logs}")
-    else:
-        shutil.rmtree(logs)
-    print(f"{counts[True]} passed, {counts[False]} failed")
-    return counts[False] > 0
+    return tally.run("prometheus", lambda logs: all_checks(args.ramjet.resolve(), logs))
 
 
 if __name__ == "__main__":

@@ -141,6 +141,11 @@ pub(crate) fn is_oracle(name: &str) -> bool {
     name.starts_with("oracle")
 }
 
+/// The router's own rule and its variants; the others are published ones.
+pub(crate) fn is_own(name: &str) -> bool {
+    ["cost", "hintless", "untold", "hold"].contains(&name)
+}
+
 /// The rule of this name for engines whose caches hold so many tokens.
 pub(crate) fn build(name: &str, caches: &[usize]) -> Option<Box<dyn Rule>> {
     use library::Library;

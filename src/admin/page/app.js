@@ -58,16 +58,26 @@ async function askSeries(covers = store.covers) {
   }
 }
 
+/** What stands in the address, which anybody may have written. */
+function place() {
+  try {
+    return decodeURIComponent(location.hash.slice(1)).split("/");
+  } catch {
+    return ["overview"];
+  }
+}
+
 function open() {
-  const [name, ...rest] = decodeURIComponent(location.hash.slice(1)).split("/");
+  const [name, ...rest] = place();
   if (name === "view") return at("view").focus();
-  const view = VIEWS[name] ?? overview;
+  const isView = Object.hasOwn(VIEWS, name);
+  const view = isView ? VIEWS[name] : overview;
   shown?.close?.();
   const root = at("view");
   root.replaceChildren();
   document.title = `${view.title} · ramjet`;
   for (const link of document.querySelectorAll("nav a")) {
-    const isHere = link.hash === `#${VIEWS[name] ? name : "overview"}`;
+    const isHere = link.hash === `#${isView ? name : "overview"}`;
     if (isHere) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
     if (isHere) link.scrollIntoView({ block: "nearest", inline: "nearest" });

@@ -31,6 +31,10 @@ const columns = pick => [
   { head: "end", kind: "word", of: end },
 ];
 
+/** The column of the candidates, the first of whom goes first. */
+const candidate = first => ({
+  head: "replica", kind: "word free", of: c => make("span", c === first ? "wins" : "", `${c === first ? "▶ " : ""}${c.replica}`) });
+
 function prices(told) {
   const names = Object.keys(told.candidates[0]?.price_ms ?? {}).filter(name => name !== "total");
   const most = Math.max(...told.candidates.map(c => names.reduce((sum, name) => sum + Math.max(0, c.price_ms[name]), 0)));
@@ -39,7 +43,7 @@ function prices(told) {
     none: "there was no candidate",
     key: c => String(c.ordinal),
     columns: [
-      { head: "replica", kind: "word free", of: c => make("span", c === told.candidates[0] ? "wins" : "", `${c === told.candidates[0] ? "▶ " : ""}${c.replica}`) },
+      candidate(told.candidates[0]),
       { head: "price", kind: "word", of: c => stack(names.map(name => [TERMS[name]?.[0] ?? "e", c.price_ms[name], `${name} ${ms(c.price_ms[name])}`]), most, true) },
       { head: "total", unit: "ms", of: c => amount(c.price_ms.total) },
       ...names.map(name => ({ head: name, unit: "ms", of: c => amount(c.price_ms[name]) })),
@@ -59,7 +63,7 @@ function scores(told) {
     none: "there was no candidate",
     key: c => String(c.ordinal),
     columns: [
-      { head: "replica", kind: "word free", of: c => make("span", c === told.candidates[0] ? "wins" : "", `${c === told.candidates[0] ? "▶ " : ""}${c.replica}`) },
+      candidate(told.candidates[0]),
       { head: "held", unit: "blocks", of: c => whole(c.overlap_blocks) },
       ...(isAffinity ? [
         { head: "credit", unit: "blocks", of: c => amount(c.affinity?.credit_blocks) },

@@ -1,7 +1,7 @@
 // What breaks prefixes: which part of which kind of request changes from turn to turn, how often, and what that costs. And,
 // by model, why prompt tokens were read at all.
 
-import { ago, amount, get, make, share, stack, table, whole, word } from "./tools.js";
+import { ago, amount, make, share, stack, table, watch, whole, word } from "./tools.js";
 
 const EVERY = 5000;
 
@@ -19,6 +19,10 @@ const CHANGES = {
   clock: ["a date or a clock", "write the time at the end, or to the hour"],
   nonce: ["a value that is new each time", "leave it out, or put it at the end"],
   value: ["a value changes", "move what changes behind what does not"],
+  space: ["white space changes", "write the text the same way each time"],
+  media: ["a picture or a recording", "send the same bytes again, not encoded anew"],
+  dropped: ["something before the end is gone", "drop many turns at once, and seldom"],
+  inserted: ["something comes in between", "add it at the end"],
   order: ["the order changes", "send the same order each time"],
   keys: ["the order of keys changes", "write keys in one order, sorted for example"],
 };
@@ -56,7 +60,7 @@ const findings = [
 ];
 
 const models = [
-  { head: "model", kind: "word free", of: m => m.model ?? "(none that is listed)" },
+  { head: "model", kind: "word free", of: m => m.model ?? "–" },
   { head: "answers", of: m => whole(m.requests) },
   { head: "prompt", unit: "tokens", short: "tokens", of: m => amount(m.prompt_tokens) },
   ...ACCOUNTS.map(([name]) => ({ head: name, unit: "tokens", short: "tokens", of: m => amount(Object.fromEntries(parts(m))[name]) })),
@@ -69,7 +73,7 @@ export default {
   open(root) {
     const found = table({
       columns: findings, key: f => [f.client, f.endpoint, f.field, f.change].join(" "),
-      none: "Nothing was found: no session's prompt has changed before its end.",
+      none: "Nothing was found: no prompt that was compared has changed before its end.",
     });
     const byTurns = "What replicas that take turns would have found cached";
     const byModel = table({ columns: models, key: m => String(m.model), none: "No answer has said yet how many prompt tokens were cached." });
@@ -77,34 +81,22 @@ export default {
     const estimate = make("p", "note", "");
     const error = make("p", "note bad", "");
     const lacks = make("p", "empty", "This version does not look for it.");
-    const note = "Prompts of a session are compared with the one before. What stands before a change is served from the cache, what " +
+    const note = "Prompts of which much is not held are compared with those before them, of the same kind of client. What stands before a change is served from the cache, what " +
       "stands behind it is read again. Only names of fields and places are kept, never what stands there.";
     root.append(
       make("section", "", make("div", "head", make("h2", "", "What breaks prefixes"), told), make("p", "note", note), error, found.element),
       make("section", "", make("div", "head", make("h2", "", "Prompt tokens by model")), estimate, byModel.element));
-    let isOpen = true;
-    async function ask() {
-      try {
-        const all = await get("/api/prompts");
-        if (!isOpen) return;
-        const { looked_at, passed_over, findings: rows } = all.linter;
-        error.textContent = "";
-        told.textContent = `${whole(looked_at)} prompts compared` + (passed_over ? `, ${whole(passed_over)} passed over while it was busy` : "");
-        found.show(rows);
-        byModel.show(all.models);
-        estimate.textContent = all.estimate ? `${byTurns} is an estimate, and so is what was saved beyond that: ${all.estimate}.` : "";
-      } catch (problem) {
-        if (problem.status === 404 && isOpen) return root.replaceChildren(make("section", "", make("h2", "", "What breaks prefixes"), lacks));
-        error.textContent = `It cannot be asked: ${problem.message}`;
-      }
-    }
-    ask();
-    const timer = setInterval(ask, EVERY);
-    return {
-      close() {
-        isOpen = false;
-        clearInterval(timer);
-      },
-    };
+    const close = watch("/api/prompts", EVERY, all => {
+      const { looked_at, passed_over, findings: rows } = all.linter;
+      told.textContent = `${whole(looked_at)} prompts compared` + (passed_over ? `, ${whole(passed_over)} passed over while it was busy` : "");
+      found.show(rows);
+      byModel.show(all.models);
+      estimate.textContent = all.estimate ? `${byTurns} is an estimate, and so is what was saved beyond that: ${all.estimate}.` : "";
+    }, error, problem => {
+      if (problem.status !== 404) return false;
+      root.replaceChildren(make("section", "", make("h2", "", "What breaks prefixes"), lacks));
+      return true;
+    });
+    return { close };
   },
 };

@@ -1,6 +1,6 @@
 // The fleet at a glance: the last minute in numbers, and the last hour or day as lines.
 
-import { amount, choice, get, make, ms, share, whole } from "./tools.js";
+import { amount, choice, make, ms, share, watch, whole } from "./tools.js";
 import { chart } from "./chart.js";
 import { accounts, parts } from "./linter.js";
 
@@ -42,10 +42,8 @@ function tokens(root) {
   const section = make("section", "", make("h2", "", "Where prompt tokens came from"));
   const body = make("div", "pad");
   section.append(make("p", "note", "Since the start, of answers that said how many were cached. By model: see the cache linter."), body);
-  let isOpen = true;
-  async function show() {
-    const told = await get("/api/prompts").catch(() => null);
-    if (!told || !isOpen) return;
+  // whether it can be asked, the connection's own line says
+  return watch("/api/prompts", 5000, told => {
     const sum = { cached_tokens: 0, uncached: { new: 0, routing: 0, evicted: 0, volatile: 0 } };
     for (const model of told.models) {
       sum.cached_tokens += model.cached_tokens;
@@ -54,13 +52,7 @@ function tokens(root) {
     if (!parts(sum).some(([, n]) => n > 0)) return;
     body.replaceChildren(...accounts(sum));
     if (!section.isConnected) root.append(section);
-  }
-  show();
-  const timer = setInterval(show, 5000);
-  return () => {
-    isOpen = false;
-    clearInterval(timer);
-  };
+  }, {});
 }
 
 export default {

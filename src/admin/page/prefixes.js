@@ -1,6 +1,6 @@
 // The beginnings that most prompts share, by hashed name, and who holds them.
 
-import { ago, amount, bytes, get, make, table, whole } from "./tools.js";
+import { ago, amount, bytes, make, table, watch, whole } from "./tools.js";
 
 const EVERY = 5000;
 
@@ -29,25 +29,10 @@ export default {
     const note = "Of prompts of different sessions that begin alike, the longest common beginnings; first those that save most " +
       "reading. Names are hashes with a secret of this fleet: no text can be found from them. A use counts half after half an hour.";
     root.append(make("section", "", make("div", "head", make("h2", "", "Trunks most shared"), told), make("p", "note", note), error, list.element));
-    let isOpen = true;
-    async function ask() {
-      try {
-        const all = await get("/api/prefixes");
-        if (!isOpen) return;
-        error.textContent = "";
-        told.textContent = `${whole(all.index_blocks)} blocks of ${bytes(all.block_bytes)} in the index, ${bytes(all.index_bytes)}`;
-        list.show(all.trunks);
-      } catch (problem) {
-        error.textContent = `They cannot be asked: ${problem.message}`;
-      }
-    }
-    ask();
-    const timer = setInterval(ask, EVERY);
-    return {
-      close() {
-        isOpen = false;
-        clearInterval(timer);
-      },
-    };
+    const close = watch("/api/prefixes", EVERY, all => {
+      told.textContent = `${whole(all.index_blocks)} blocks of ${bytes(all.block_bytes)} in the index, ${bytes(all.index_bytes)}`;
+      list.show(all.trunks);
+    }, error);
+    return { close };
   },
 };

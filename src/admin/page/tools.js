@@ -29,6 +29,36 @@ export async function get(path) {
   return body;
 }
 
+/**
+ * Asks `path` at once and then every so many milliseconds while somebody looks, one question at a time, and gives each answer
+ * to `show`; what goes wrong stands in `error`, unless `gone` takes it. Returns what ends it.
+ */
+export function watch(path, every, show, error, gone = () => false) {
+  let [isOpen, isAsking] = [true, false];
+  async function ask() {
+    if (isAsking || document.hidden) return;
+    isAsking = true;
+    try {
+      const answer = await get(path);
+      if (!isOpen) return;
+      show(answer);
+      error.textContent = "";
+    } catch (problem) {
+      if (isOpen && !gone(problem)) error.textContent = `It cannot be asked: ${problem.message}`;
+    } finally {
+      isAsking = false;
+    }
+  }
+  ask();
+  const timer = setInterval(ask, every);
+  document.addEventListener("visibilitychange", ask);
+  return () => {
+    isOpen = false;
+    clearInterval(timer);
+    document.removeEventListener("visibilitychange", ask);
+  };
+}
+
 // words for numbers; what is not known is a dash
 const NONE = "–";
 const known = show => value => (value === null || value === undefined || Number.isNaN(value) ? NONE : show(value));

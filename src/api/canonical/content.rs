@@ -66,6 +66,6 @@ fn part<S: Sink>(cursor: &mut Cursor<'_>, sink: &mut S, depth: usize) -> Result<
 }
 
 /// Members of a part that no template renders: markers, signatures, and what an answer said about its own text.
-fn is_unread(key: &[u8]) -> bool {
+pub(in crate::api) fn is_unread(key: &[u8]) -> bool {
     matches!(key, b"cache_control" | b"uuid" | b"signature" | b"annotations" | b"logprobs" | b"citations")
 }

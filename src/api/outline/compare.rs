@@ -2,12 +2,16 @@
 
 use super::{FINE, Field, Outline, Part, STEP};
 use std::collections::HashMap;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Bytes after the place where two prompts part that must be the same, and the share of them: one in so many.
 const ALIKE: (usize, usize) = (512, 4);
 
 /// A word is looked at so far in both directions.
 const LONGEST_WORD: usize = 40;
+
+/// How far a field is looked for that stands elsewhere in the other prompt.
+const NEAR: usize = 64;
 
 /// What has changed. The names are metric labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +22,14 @@ pub enum Change {
     Nonce,
     /// Some other text.
     Value,
+    /// White space, and nothing else in the field.
+    Space,
+    /// A picture or a recording, or the way in which it is encoded.
+    Media,
+    /// Something that was there is gone, and what came after it has moved up: old turns, or what was thought in them.
+    Dropped,
+    /// Something has come between what was there.
+    Inserted,
     /// The items of a set, in another order.
     Order,
     /// The keys of an object, in another order.
@@ -26,7 +38,17 @@ pub enum Change {
 
 impl Change {
     /// Every one, in the order of the metrics' label values.
-    pub const ALL: [Change; 5] = [Change::Clock, Change::Nonce, Change::Value, Change::Order, Change::Keys];
+    pub const ALL: [Change; 9] = [
+        Change::Clock,
+        Change::Nonce,
+        Change::Value,
+        Change::Space,
+        Change::Media,
+        Change::Dropped,
+        Change::Inserted,
+        Change::Order,
+        Change::Keys,
+    ];
 
     /// The label value.
     pub fn label(self) -> &'static str {
@@ -34,6 +56,10 @@ impl Change {
             Change::Clock => "clock",
             Change::Nonce => "nonce",
             Change::Value => "value",
+            Change::Space => "space",
+            Change::Media => "media",
+            Change::Dropped => "dropped",
+            Change::Inserted => "inserted",
             Change::Order => "order",
             Change::Keys => "keys",
         }
@@ -49,7 +75,7 @@ pub struct Break {
     pub part: Part,
     /// What is different: [`Change::Value`] where the text itself would have to be seen to tell.
     pub change: Change,
-    /// The first byte of the field's text that is different; `None` where the order is.
+    /// The first byte of the field's text that is different; `None` where no byte can be told.
     pub offset: Option<usize>,
     /// Bytes of the field's text.
     pub length: usize,
@@ -75,9 +101,16 @@ pub fn compare(old: &Outline, new: &Outline) -> Option<Break> {
         let from = offset.unwrap_or(0);
         let alike = alike((old, old_field), (new, new_field), from);
         let after = new.bytes_from(new_field).saturating_sub(from);
-        let found =
-            Break { path: new_field.path.clone(), part: new_field.part, change, offset, length: new_field.len, alike };
-        return (alike >= ALIKE.0 && alike * ALIKE.1 >= after).then_some(found);
+        if alike < ALIKE.0 || alike * ALIKE.1 < after {
+            return None;
+        }
+        let (at, length) = (new_field.path.clone(), new_field.len);
+        let found = Break { path: at, part: new_field.part, change, offset, length, alike };
+        let moved = if change == Change::Value { moved((old, a), (new, b)) } else { None };
+        return Some(match moved {
+            None => found,
+            Some((change, path, part)) => Break { path, part, change, offset: None, length: 0, ..found },
+        });
     }
 }
 
@@ -93,13 +126,58 @@ fn parting(old: &Field, new: &Field, is_same_place: bool) -> Option<(Change, Opt
     if is_container(old) && is_container(new) {
         return None;
     }
+    if old.is_media && new.is_media {
+        return Some((Change::Media, None));
+    }
     if old.marks.is_empty() || new.marks.is_empty() {
         // of these no running hash was kept
         return Some((Change::Value, None));
     }
     let same = old.marks.iter().zip(&new.marks).take_while(|(a, b)| a == b).count();
     let offset = if same <= FINE { same } else { FINE + (same - FINE) * STEP };
-    Some((Change::Value, Some(offset.min(old.len).min(new.len))))
+    let change = if old.dense == new.dense { Change::Space } else { Change::Value };
+    Some((change, Some(offset.min(old.len).min(new.len))))
+}
+
+/// Whether two prompts part because something is gone or has come, where the one is at its field `a` and the other at `b`:
+/// an item of a list, or a field.
+fn moved((old, a): (&Outline, usize), (new, b): (&Outline, usize)) -> Option<(Change, Box<str>, Part)> {
+    let (old_field, new_field) = (&old.fields[a], &new.fields[b]);
+    if old_field.path == new_field.path {
+        let (item, _) = item_of(&new_field.path)?;
+        let (were, are) = (old.items_from(item, a), new.items_from(item, b));
+        let change = match () {
+            () if goes_on(&are, &were) => Change::Dropped,
+            () if goes_on(&were, &are) => Change::Inserted,
+            () => return None,
+        };
+        return Some((change, item.into(), new_field.part));
+    }
+    let follows = |all: &Outline, from: usize, path: &str| {
+        all.fields[from + 1..].iter().take(NEAR).any(|field| *field.path == *path)
+    };
+    match () {
+        () if follows(old, a, &new_field.path) => Some((Change::Dropped, old_field.path.clone(), old_field.part)),
+        () if follows(new, b, &old_field.path) => Some((Change::Inserted, new_field.path.clone(), new_field.part)),
+        () => None,
+    }
+}
+
+/// Whether the first of some items stands further back among others, and the one after it there too.
+fn goes_on(items: &[u64], others: &[u64]) -> bool {
+    let Some(first) = items.first() else { return false };
+    let next = |all: &[u64], at: usize| all.get(at + 1).copied();
+    let is_there = |(at, other): (usize, &u64)| {
+        let both = next(items, 0).zip(next(others, at));
+        other == first && both.is_none_or(|(one, other)| one == other)
+    };
+    others.iter().enumerate().skip(1).any(is_there)
+}
+
+/// The item of a list at the top of a request that a path leads into, and the list.
+fn item_of(path: &str) -> Option<(&str, &str)> {
+    let (end, open) = (path.find(']')?, path.find('[')?);
+    (!path[..open].contains('.')).then(|| (&path[..=end], &path[..=open]))
 }
 
 /// Bytes of `new` from a byte of a field on that are in `old` from that byte of its field on, too.
@@ -129,6 +207,26 @@ impl Outline {
         });
         let skipped = before.count();
         self.pieces.iter().skip(field.piece + skipped)
+    }
+
+    /// The hashes of the items of a list from that one on which `item` names and field `at` is in.
+    fn items_from(&self, item: &str, at: usize) -> Vec<u64> {
+        let is_in = |field: &Field, item: &str| item_of(&field.path).is_some_and(|(own, _)| own == item);
+        let begin = self.fields[..at].iter().rposition(|field| !is_in(field, item)).map_or(0, |before| before + 1);
+        let list = item_of(item).map_or("", |(_, list)| list);
+        let (mut items, mut last) = (Vec::new(), "");
+        for field in &self.fields[begin..] {
+            let Some((own, _)) = item_of(&field.path).filter(|(_, other)| *other == list) else { break };
+            if own != last {
+                items.push(self.key);
+                last = own;
+            }
+            let name = &field.path[own.len()..];
+            if let Some(hash) = items.last_mut() {
+                *hash = xxh3_64_with_seed(name.as_bytes(), *hash ^ field.raw);
+            }
+        }
+        items
     }
 
     /// Bytes of a field and of all after it.

@@ -82,6 +82,91 @@ fn reordered_keys_are_told_where_they_are_and_no_unknown_key_is_shown() {
     assert_eq!(found.0, "tools[1].function.parameters.….…");
 }
 
+/// A conversation of so many turns, whose turn `n` is `turn(n)`.
+fn conversation(turns: impl Iterator<Item = usize>, turn: impl Fn(usize) -> String) -> String {
+    let turns: Vec<String> =
+        turns.map(|n| format!(r#"{{"role":"{}","content":{}}}"#, ["user", "assistant"][n % 2], turn(n))).collect();
+    format!(r#"{{"messages":[{{"role":"system","content":"Be brief."}},{}]}}"#, turns.join(","))
+}
+
+fn turn(n: usize) -> String {
+    format!(r#""Turn {n}. {}""#, rules().replace("be kind", &format!("be {n}")))
+}
+
+#[test]
+fn a_clock_in_a_later_message_is_found_there() {
+    let at = |time: &str| {
+        conversation(0..6, |n| if n == 3 { format!(r#""Now: 2026-11-30T{time}Z. {}""#, rules()) } else { turn(n) })
+    };
+    let found = told(&at("06:45:12"), &at("06:47:03"));
+    assert_eq!(found, Some(("messages[4].content".to_owned(), Change::Clock, Some(20))));
+}
+
+#[test]
+fn white_space_alone_is_told_as_such() {
+    let other = rules().replacen("Rule 1:", "Rule  1:\\n", 1);
+    let found = told(&chat(&rules(), &tools(), "hi"), &chat(&other, &tools(), "hi")).unwrap();
+    assert_eq!((found.0.as_str(), found.1), ("messages[0].content", Change::Space));
+    // between the tokens of JSON it means nothing
+    let spaced = chat(&rules(), &tools(), "hi").replace("\":", "\" : ").replace(",\"", " , \"");
+    assert_eq!(told(&chat(&rules(), &tools(), "hi"), &spaced), None);
+}
+
+#[test]
+fn a_picture_that_is_encoded_anew_is_found_though_it_is_larger_than_the_text() {
+    let picture = |first: &str| {
+        let data = first.repeat(20_000);
+        let url = format!(r#"{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}}"#);
+        conversation(0..4, |n| if n == 0 { format!("[{url}]") } else { turn(n) })
+    };
+    let found = told(&picture("iVBORw0"), &picture("iVBORx1"));
+    assert_eq!(found, Some(("messages[1].content[0].image_url.url".to_owned(), Change::Media, None)));
+    assert_eq!(told(&picture("iVBORw0"), &picture("iVBORw0")), None);
+}
+
+#[test]
+fn turns_that_are_dropped_or_come_between_are_told_as_such() {
+    let whole = conversation(0..9, turn);
+    let trimmed = conversation([0].into_iter().chain(3..11), turn);
+    assert_eq!(told(&whole, &trimmed), Some(("messages[2]".to_owned(), Change::Dropped, None)));
+    assert_eq!(told(&trimmed, &whole), Some(("messages[2]".to_owned(), Change::Inserted, None)));
+    // the first one too, and where the roles change with it
+    for first in [1, 2] {
+        let found = told(&whole, &conversation(first..9, turn));
+        assert_eq!(found, Some(("messages[1]".to_owned(), Change::Dropped, None)), "{first}");
+    }
+    let mut fewer = tools();
+    fewer.remove(1);
+    let found = told(&chat("Be brief.", &tools(), "hi"), &chat("Be brief.", &fewer, "hi"));
+    assert_eq!(found, Some(("tools[1]".to_owned(), Change::Dropped, None)));
+}
+
+#[test]
+fn thoughts_that_are_taken_out_of_old_turns_are_told() {
+    let with =
+        |thought: &str| conversation(0..6, turn).replacen("\"assistant\",", &format!("\"assistant\",{thought}"), 1);
+    let found = told(&with(r#""reasoning_content":"hm","#), &with(""));
+    assert_eq!(found, Some(("messages[2].reasoning_content".to_owned(), Change::Dropped, None)));
+}
+
+#[test]
+fn what_no_engine_reads_breaks_nothing() {
+    let with = |members: &str, marked: usize| {
+        let part = |n: usize| {
+            let mark = if n == marked { r#","cache_control":{"type":"ephemeral"}"# } else { "" };
+            format!(r#"[{{"type":"text","text":{}{mark}}}]"#, turn(n))
+        };
+        conversation(0..5, part).replacen('{', &format!("{{{members}"), 1)
+    };
+    let plain = with("", 9);
+    for members in
+        [r#""temperature":0.7,"seed":17,"user":"u-4711","#, r#""metadata":{"trace":"7f3a99c0"},"max_tokens":900,"#]
+    {
+        assert_eq!(told(&plain, &with(members, 9)), None, "{members}");
+    }
+    assert_eq!((told(&with("", 1), &with("", 3)), told(&plain, &with("", 3))), (None, None));
+}
+
 #[test]
 fn a_conversation_that_goes_on_and_other_conversations_break_nothing() {
     let base = chat(&rules(), &tools(), "first question");

@@ -13,9 +13,12 @@ pub(super) struct Report {
     /// The fleet that lives through the steps, from the first line on.
     pub(super) replay: Option<Replay>,
     runs: u64,
-    /// The first line did not stand at the beginning of its journal.
-    in_the_midst: bool,
-    inherited: u64,
+    /// What is missing of the process that is read.
+    missing: Option<Missing>,
+    /// Choices that come after something that is missing, by what.
+    unjudged: [u64; 3],
+    /// Those of the others that went elsewhere.
+    judged_moved: u64,
     lost: u64,
     from: Option<f64>,
     to: f64,
@@ -28,6 +31,17 @@ pub(super) struct Report {
     sides: [Side; 2],
     /// Prompt tokens and those from the cache, as engines reported them.
     reported: (u64, u64),
+}
+
+/// Why a choice cannot be judged: what it went by is not all written down.
+#[derive(Clone, Copy)]
+enum Missing {
+    /// The file is not the first one of its journal.
+    Beginning,
+    /// The process had taken over what another one knew.
+    Inheritance,
+    /// Steps that the disk was too slow for.
+    Steps,
 }
 
 /// One column.
@@ -63,11 +77,12 @@ impl Report {
     pub(super) fn begin(&mut self, replay: Replay, in_the_midst: bool) {
         self.replay = Some(replay);
         self.runs += 1;
-        self.in_the_midst |= in_the_midst;
+        self.missing = in_the_midst.then_some(Missing::Beginning);
     }
 
     pub(super) fn lost(&mut self, steps: u64) {
         self.lost += steps;
+        self.missing.get_or_insert(Missing::Steps);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -85,7 +100,9 @@ impl Report {
                         self.reported = (self.reported.0 + prompt, self.reported.1 + cached);
                     }
                 }
-                Change::Inherited => self.inherited += 1,
+                Change::Inherited => {
+                    self.missing.get_or_insert(Missing::Inheritance);
+                }
                 Change::Ruled(ruled) => self.rules = Some((ruled.params, replay.other(ruled.params))),
                 _ => {}
             }
@@ -98,6 +115,11 @@ impl Report {
         self.choices += 1;
         self.tokens += again.prompt;
         self.unlike += u64::from(!again.saw_the_same);
+        let is_elsewhere = again.now.is_none_or(|now| now.to != again.then.to);
+        match self.missing {
+            Some(missing) => self.unjudged[missing as usize] += 1,
+            None => self.judged_moved += u64::from(is_elsewhere),
+        }
         let Some(now) = again.now else {
             self.nowhere += 1;
             return;
@@ -124,6 +146,11 @@ impl Report {
         }
         let moved = self.moved.len() as u64;
         let _infallible = writeln!(out, "moved:    {moved} ({:.2} %)", share(moved, self.choices));
+        let judged = self.choices - self.unjudged.iter().sum::<u64>();
+        if judged < self.choices {
+            let (part, moved) = (share(judged, self.choices), self.judged_moved);
+            let _infallible = writeln!(out, "judged:   {judged} ({part:.2} %), {moved} of them moved");
+        }
         if self.nowhere > 0 {
             let _infallible = writeln!(out, "nowhere:  {} found no candidate again", self.nowhere);
         }
@@ -174,16 +201,19 @@ impl Report {
         let mut doubt = |text: &str| {
             let _infallible = writeln!(out, "note: {text}");
         };
-        if self.in_the_midst {
-            doubt("the first file is not the first of its journal: what was known before it is not");
-        }
         if self.runs > 1 {
             doubt(&format!("{} processes wrote it: each begins with nothing known", self.runs));
         }
-        if self.inherited > 0 {
-            doubt("a process had taken over what another one knew, which is not written down");
+        let lost = format!("{} steps before them are missing: the disk was too slow", self.lost);
+        let whys = [
+            "the first file is not the first of its journal: what was known before it is not",
+            "their process had taken over what another one knew, which is not written down",
+            &lost,
+        ];
+        for (count, why) in self.unjudged.iter().zip(whys).filter(|(count, _)| **count > 0) {
+            doubt(&format!("{count} choices cannot be judged: {why}"));
         }
-        if self.lost > 0 {
+        if self.lost > 0 && self.unjudged[Missing::Steps as usize] == 0 {
             doubt(&format!("{} steps are missing: the disk was too slow for them", self.lost));
         }
         if !self.moved.is_empty() {

@@ -9,8 +9,12 @@ use proptest::sample::select;
 use serde_json::Value;
 
 const SHAPE: PromptShape = PromptShape { secret: 1, block_bytes: 256, max_prefix_bytes: 1 << 20 };
-const RULES: Compat =
-    Compat { strip_max_tokens_over: Some(100), flatten_text_parts: true, drop_unknown_reasoning_effort: true };
+const RULES: Compat = Compat {
+    strip_max_tokens_over: Some(100),
+    flatten_text_parts: true,
+    drop_unknown_reasoning_effort: true,
+    ask_usage: false,
+};
 
 /// Names that some reader knows.
 const NAMES: [&str; 32] = [

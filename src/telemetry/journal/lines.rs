@@ -154,6 +154,8 @@ impl Scribe {
         row.list("down", c.pool.iter().filter(|told| !told.healthy).map(|told| told.id));
         let back = c.pool.iter().filter(|told| told.share < 1.0);
         row.list("back", back.map(|told| format!("[{},{}]", told.id, told.share)));
+        let stores = c.pool.iter().filter_map(|told| Some((told.id, told.stores?)));
+        row.list("stores", stores.map(|(id, tokens)| format!("[{id},{tokens}]")));
         row.plain("picked", OrNull(c.spared.picked));
         row.plain("failed", OrNull(c.spared.failed));
         row.list("refusing", c.spared.refusing.iter());

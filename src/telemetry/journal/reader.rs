@@ -37,6 +37,9 @@ pub struct Broken(pub String);
 
 type Result<T> = std::result::Result<T, Broken>;
 
+/// There are no more slots.
+const MOST_MEMBERS: usize = 1 << 16;
+
 /// Reads lines in the order in which they were written.
 #[derive(Debug, Default)]
 pub struct Reader {
@@ -205,7 +208,10 @@ fn pool(f: &Fields<'_>) -> Result<Vec<Told>> {
     for part in f.text("pool")?.split(',').filter(|part| !part.is_empty()) {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let ids = number::<u16>(from.as_bytes())?..=number(to.as_bytes())?;
-        pool.extend(ids.map(|id| Told { id: ReplicaId(id), healthy: true, share: 1.0 }));
+        pool.extend(ids.map(|id| Told { id: ReplicaId(id), healthy: true, share: 1.0, stores: None }));
+        if pool.len() > MOST_MEMBERS {
+            return Err(missing("pool"));
+        }
     }
     for [id] in f.rows("down")? {
         let id = ReplicaId(number(id)?);
@@ -214,6 +220,10 @@ fn pool(f: &Fields<'_>) -> Result<Vec<Told>> {
     for [id, share] in f.rows("back")? {
         let (id, share) = (ReplicaId(number(id)?), number(share)?);
         pool.iter_mut().filter(|told| told.id == id).for_each(|told| told.share = share);
+    }
+    for [id, tokens] in f.rows("stores")? {
+        let (id, tokens) = (ReplicaId(number(id)?), number(tokens)?);
+        pool.iter_mut().filter(|told| told.id == id).for_each(|told| told.stores = Some(tokens));
     }
     Ok(pool)
 }

@@ -4,19 +4,20 @@
 //! tried once; who wants more puts a collector beside the router.
 
 use super::{Parent, Span, Trace, otlp};
+use crate::fleet::transport::{UpstreamTls, transport};
 use crate::telemetry::checks::TraceEnd;
 use crate::telemetry::metrics::Metrics;
 use async_trait::async_trait;
 use http::HeaderMap;
+use pingora_core::connectors::TransportConnector;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::services::background::BackgroundService;
-use smallvec::SmallVec;
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::{Mutex, mpsc};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
@@ -33,8 +34,12 @@ const ANSWER: u64 = 4096;
 /// Where the collector is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {
-    /// Host and port.
+    /// Host and port, as the request names them.
     pub authority: String,
+    /// The same with the port in any case.
+    pub address: String,
+    /// How it is known to be itself; `None` without TLS.
+    pub tls: Option<UpstreamTls>,
     /// The path of the request.
     pub path: String,
     /// The name under which the service is known there.
@@ -56,14 +61,40 @@ pub struct Exporter {
     collector: Collector,
     metrics: Arc<Metrics>,
     queue: Mutex<mpsc::Receiver<Box<Trace>>>,
+    transport: TransportConnector,
 }
 
 impl Collector {
-    /// From a URL without scheme: `HOST:PORT`, with a path or without.
-    pub fn at(place: &str, service: &str) -> Collector {
+    /// From a URL: `http://HOST:PORT` or `https://HOST`, with a path or without.
+    pub fn at(url: &str, service: &str, tls: Option<UpstreamTls>) -> Collector {
+        let place = url.split_once("://").map_or(url, |(_, place)| place);
         let (authority, path) = place.split_once('/').unwrap_or((place, ""));
         let path = if path.is_empty() { "v1/traces" } else { path };
-        Collector { authority: authority.to_owned(), path: format!("/{path}"), service: service.to_owned() }
+        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+        let address = if has_port { authority.to_owned() } else { format!("{authority}:443") };
+        Collector {
+            authority: authority.to_owned(),
+            address,
+            tls,
+            path: format!("/{path}"),
+            service: service.to_owned(),
+        }
+    }
+
+    /// Connects and sends; the status of the answer.
+    async fn post(&self, transport: &TransportConnector, body: &str) -> Result<u16> {
+        let Some(tls) = &self.tls else {
+            return exchange(TcpStream::connect(&self.address).await?, self, body).await;
+        };
+        let host = self.address.rsplit_once(':').map_or("", |(host, _)| host);
+        let mut last = Error::from(ErrorKind::NotFound);
+        for address in lookup_host(&self.address).await? {
+            match transport.new_stream(&tls.peer(address, host)).await {
+                Ok(stream) => return exchange(stream, self, body).await,
+                Err(e) => last = Error::other(e),
+            }
+        }
+        Err(last)
     }
 }
 
@@ -76,7 +107,8 @@ impl Tracer {
     /// Traces a share of the requests; `seed` makes its ids differ from those of other processes.
     pub fn on(collector: Collector, metrics: Arc<Metrics>, sample: f64, seed: u64) -> (Self, Exporter) {
         let (sender, receiver) = mpsc::channel(WAITING);
-        let exporter = Exporter { collector, metrics: metrics.clone(), queue: Mutex::new(receiver) };
+        let exporter =
+            Exporter { collector, metrics: metrics.clone(), queue: Mutex::new(receiver), transport: transport() };
         (Tracer { queue: Some(sender), metrics, sample, seed, next: AtomicU64::new(1) }, exporter)
     }
 
@@ -97,16 +129,7 @@ impl Tracer {
         if !parent.map_or(drawn < self.sample, |parent| parent.sampled) {
             return None;
         }
-        let root = Span {
-            id: super::root_id(xxh3_64_with_seed(&number, !self.seed)),
-            name,
-            is_attempt: false,
-            from: Duration::ZERO,
-            to: None,
-            first_token: None,
-            failed: None,
-            attributes: SmallVec::new(),
-        };
+        let root = Span::new(super::root_id(xxh3_64_with_seed(&number, !self.seed)), name);
         let at = SystemTime::now().checked_sub(began.elapsed()).unwrap_or(SystemTime::UNIX_EPOCH);
         let (id, parent) = (parent.map_or(id, |parent| parent.trace), parent.map(|parent| parent.span));
         Some(Box::new(Trace { id, parent, at, root, spans: Vec::new() }))
@@ -123,7 +146,7 @@ impl Tracer {
 impl Exporter {
     async fn send(&self, traces: &mut Vec<Trace>) {
         let body = otlp::batch(&self.collector.service, traces);
-        let sent = tokio::time::timeout(PATIENCE, post(&self.collector, &body)).await;
+        let sent = tokio::time::timeout(PATIENCE, self.collector.post(&self.transport, &body)).await;
         let end = match sent {
             Ok(Ok(200..=299)) => TraceEnd::Sent,
             other => {
@@ -165,8 +188,7 @@ impl BackgroundService for Exporter {
 }
 
 /// One request on a connection of its own; the status of its answer.
-async fn post(collector: &Collector, body: &str) -> Result<u16> {
-    let mut stream = TcpStream::connect(&collector.authority).await?;
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, collector: &Collector, body: &str) -> Result<u16> {
     let head = format!(
         "POST {} HTTP/1.1\r\nhost: {}\r\nuser-agent: ramjet\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
          connection: close\r\n\r\n",
@@ -176,6 +198,7 @@ async fn post(collector: &Collector, body: &str) -> Result<u16> {
     );
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(body.as_bytes()).await?;
+    stream.flush().await?;
     let mut answer = Vec::new();
     // the status line is all that matters
     let mut reader = stream.take(ANSWER);
@@ -191,7 +214,7 @@ mod tests {
 
     fn tracer(sample: f64) -> (Tracer, Exporter, Arc<Metrics>) {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let (tracer, exporter) = Tracer::on(Collector::at("127.0.0.1:1", "r"), metrics.clone(), sample, 5);
+        let (tracer, exporter) = Tracer::on(Collector::at("http://127.0.0.1:1", "r", None), metrics.clone(), sample, 5);
         (tracer, exporter, metrics)
     }
 
@@ -202,13 +225,18 @@ mod tests {
 
     #[test]
     fn collectors_have_a_path() {
-        let of = |place| {
-            let collector = Collector::at(place, "s");
-            (collector.authority, collector.path)
-        };
-        assert_eq!(of("c:4318"), ("c:4318".to_owned(), "/v1/traces".to_owned()));
-        assert_eq!(of("c:4318/"), ("c:4318".to_owned(), "/v1/traces".to_owned()));
-        assert_eq!(of("[::1]:1/a/b"), ("[::1]:1".to_owned(), "/a/b".to_owned()));
+        for (url, authority, address, path) in [
+            ("http://c:4318", "c:4318", "c:4318", "/v1/traces"),
+            ("http://c:4318/", "c:4318", "c:4318", "/v1/traces"),
+            ("http://[::1]:1/a/b", "[::1]:1", "[::1]:1", "/a/b"),
+            ("https://c", "c", "c:443", "/v1/traces"),
+            ("https://[::1]/x", "[::1]", "[::1]:443", "/x"),
+            ("https://c:4318", "c:4318", "c:4318", "/v1/traces"),
+        ] {
+            let collector = Collector::at(url, "s", None);
+            let own = (collector.authority.as_str(), collector.address.as_str(), collector.path.as_str());
+            assert_eq!(own, (authority, address, path), "{url}");
+        }
     }
 
     #[test]

@@ -83,20 +83,11 @@ fn quote(out: &mut String, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use smallvec::SmallVec;
 
     #[test]
     fn a_batch_is_what_the_protocol_says() {
-        let root = Span {
-            id: 1,
-            name: "chat_completions",
-            is_attempt: false,
-            from: Duration::ZERO,
-            to: Some(Duration::from_millis(30)),
-            first_token: None,
-            failed: Some("connect"),
-            attributes: SmallVec::new(),
-        };
+        let (to, failed) = (Some(Duration::from_millis(30)), Some("connect"));
+        let root = Span { to, failed, ..Span::new(1, "chat_completions") };
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
         let mut trace = Trace { id: 0xabc, parent: Some(9), at, root, spans: Vec::new() };
         let attempt = trace.begin("attempt", true, Duration::from_millis(10)).unwrap();

@@ -16,8 +16,12 @@ use ramjet::api::model::{Aliases, Form};
 use ramjet::api::request::{RENDERED, Request, SEPARATING, read};
 use std::io::Write;
 
-const RULES: Compat =
-    Compat { strip_max_tokens_over: Some(100), flatten_text_parts: true, drop_unknown_reasoning_effort: true };
+const RULES: Compat = Compat {
+    strip_max_tokens_over: Some(100),
+    flatten_text_parts: true,
+    drop_unknown_reasoning_effort: true,
+    ask_usage: false,
+};
 const LIMIT: usize = 1 << 16;
 /// What an alias stands for: longer than it, with what must be escaped.
 const MODEL: &str = "org/\"m\"\\\n";

@@ -6,6 +6,7 @@ pub(crate) mod dns;
 pub(crate) mod engine;
 pub(crate) mod hex;
 pub(crate) mod load;
+pub(crate) mod publisher;
 pub(crate) mod ramjet;
 pub(crate) mod unit;
 pub(crate) mod wire;

@@ -13,11 +13,13 @@ fn place() -> impl Strategy<Value = Option<Place>> {
 }
 
 fn pools() -> impl Strategy<Value = Vec<Told>> {
-    prop::collection::btree_map(0u16..60, (any::<bool>(), prop::option::of(0.01f64..1.0)), 0..30).prop_map(|all| {
-        let told = |(id, (healthy, share)): (u16, (bool, Option<f64>))| Told {
+    let told = (any::<bool>(), prop::option::of(0.01f64..1.0), prop::option::of(any::<u32>()));
+    prop::collection::btree_map(0u16..60, told, 0..30).prop_map(|all| {
+        let told = |(id, (healthy, share, stores)): (u16, (bool, Option<f64>, Option<u32>))| Told {
             id: ReplicaId(id),
             healthy,
             share: share.unwrap_or(1.0),
+            stores,
         };
         all.into_iter().map(told).collect()
     })
@@ -111,6 +113,24 @@ proptest! {
         let cut = &line.trim_end()[..cut.min(line.len() - 2)];
         prop_assert!(reader.line(cut).is_err());
     }
+}
+
+#[test]
+fn a_line_takes_no_more_memory_than_a_fleet_may_have_members() {
+    let choice = |pool: &str| {
+        format!(
+            r#"{{"t":1,"do":"place","r":"01","to":0,"reason":"cold","body":1,"prompt":1,"model":null,"streams":false,"turn":0,"blocks":0,"known":0,"after":null,"new":"","before":null,"end":null,"session":null,"named":false,"is_new":false,"pinned":null,"pool":"{pool}","held":0,"tokens":0,"ttft":0,"waits":false}}"#
+        )
+    };
+    let pool = |text: &str| match Reader::default().line(&choice(text)) {
+        Ok(Line::Step(stage)) => match &stage.changes[0] {
+            Change::Placed(choice) => Ok(choice.pool.len()),
+            other => panic!("{other:?}"),
+        },
+        other => Err(other),
+    };
+    assert_eq!((pool("0-65535"), pool("3,0-1"), pool("")), (Ok(1 << 16), Ok(3), Ok(0)));
+    assert_eq!(pool(&["0-65535"; 4000].join(",")), Err(Err(missing("pool"))));
 }
 
 /// One of each kind but choices.

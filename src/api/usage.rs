@@ -1,0 +1,205 @@
+//! Usage that the client did not ask for: the question in a request, and the answer to it that the client does not see.
+//!
+//! A stream of chat or completions says how many tokens it took only if `stream_options.include_usage` asks for it, in one
+//! more event before the end. The question is one span in the body and can be taken back, byte for byte. It is not asked
+//! where the client has said anything of its own: `include_usage` itself, even false, or `continuous_usage_stats`, with
+//! which it would change other events. Pure.
+
+mod hidden;
+
+pub use hidden::Hider;
+
+use super::endpoint::Endpoint;
+use super::json::Cursor;
+use super::request::Request;
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// Where the body is one that already says something of its stream.
+const OPTIONS: &str = "stream_options";
+/// Room that is left in the body, so that a member can be added without a copy.
+const ROOM: usize = 64;
+
+/// The question: a text in the body, and what stood in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    at: usize,
+    text: &'static str,
+    /// Empty, or `null`.
+    before: &'static str,
+}
+
+impl Question {
+    /// How to ask for usage in `body`, which `request` was read from, or is edited from the one that it was read from.
+    /// `None` where it is not to be asked for.
+    pub fn find(endpoint: Endpoint, request: &Request<'_>, body: &[u8]) -> Option<Self> {
+        if !matches!(endpoint, Endpoint::Chat | Endpoint::Completions) || !request.stream {
+            return None;
+        }
+        if !request.has_stream_options {
+            let at = body.iter().position(|c| *c == b'{')? + 1;
+            return Some(Question { at, text: r#""stream_options":{"include_usage":true},"#, before: "" });
+        }
+        let mut found = Vec::new();
+        Cursor::new(body)
+            .object(|key, value| {
+                let text = value.skip()?;
+                if key.is(OPTIONS) {
+                    found.push((value.offset_after() - text.len(), text));
+                }
+                Ok(())
+            })
+            .ok()?;
+        // of two, nobody knows which one counts
+        let [(at, options)] = *found else { return None };
+        if options == b"null" {
+            return Some(Question { at, text: r#"{"include_usage":true}"#, before: "null" });
+        }
+        Self::within(at, options)
+    }
+
+    /// The same in options that are there.
+    fn within(at: usize, options: &[u8]) -> Option<Self> {
+        let (mut is_empty, mut is_said, mut null) = (true, false, None);
+        let mut cursor = Cursor::new(options);
+        cursor
+            .object(|key, value| {
+                is_empty = false;
+                let text = value.skip()?;
+                let is_null = text == b"null";
+                if key.is("include_usage") {
+                    is_said |= !is_null || null.is_some();
+                    null = Some(value.offset_after() - text.len());
+                }
+                is_said |= key.is("continuous_usage_stats") && !is_null && text != b"false";
+                Ok(())
+            })
+            .ok()?;
+        if is_said {
+            return None;
+        }
+        Some(match (null, is_empty) {
+            (Some(within), _) => Question { at: at + within, text: "true", before: "null" },
+            (None, true) => Question { at: at + 1, text: r#""include_usage":true"#, before: "" },
+            (None, false) => Question { at: at + 1, text: r#""include_usage":true,"#, before: "" },
+        })
+    }
+
+    /// The body with the question.
+    #[must_use]
+    pub fn ask(&self, body: &[u8]) -> Bytes {
+        self.exchange(body, self.before, self.text)
+    }
+
+    /// The body without it again, whatever was written behind it meanwhile.
+    #[must_use]
+    pub fn take_back(&self, body: &[u8]) -> Bytes {
+        self.exchange(body, self.text, self.before)
+    }
+
+    fn exchange(&self, body: &[u8], old: &str, new: &str) -> Bytes {
+        let end = self.at + old.len();
+        debug_assert_eq!(body.get(self.at..end), Some(old.as_bytes()), "another body");
+        let mut out = BytesMut::with_capacity(body.len() + new.len() + ROOM);
+        out.put_slice(body.get(..self.at).unwrap_or_default());
+        out.put_slice(new.as_bytes());
+        out.put_slice(body.get(end..).unwrap_or_default());
+        out.freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::read;
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    fn asked(endpoint: Endpoint, body: &str) -> Option<String> {
+        let question = Question::find(endpoint, &read(body.as_bytes()).unwrap(), body.as_bytes())?;
+        let asked = question.ask(body.as_bytes());
+        assert_eq!(question.take_back(&asked), body, "taken back");
+        Some(String::from_utf8(asked.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn the_question_is_one_span_and_never_against_the_clients_own_word() {
+        let cases = [
+            (r#"{"stream":true}"#, Some(r#"{"stream_options":{"include_usage":true},"stream":true}"#)),
+            (
+                " {\n \"n\":1.50,\"stream\":true} ",
+                Some(" {\"stream_options\":{\"include_usage\":true},\n \"n\":1.50,\"stream\":true} "),
+            ),
+            (
+                r#"{"stream":true,"stream_options": null ,"n":1e2}"#,
+                Some(r#"{"stream":true,"stream_options": {"include_usage":true} ,"n":1e2}"#),
+            ),
+            (
+                r#"{"stream":true,"stream_options":{ }}"#,
+                Some(r#"{"stream":true,"stream_options":{"include_usage":true }}"#),
+            ),
+            (
+                r#"{"stream_options":{"x":{"include_usage":false}},"stream":true}"#,
+                Some(r#"{"stream_options":{"include_usage":true,"x":{"include_usage":false}},"stream":true}"#),
+            ),
+            (
+                r#"{"stream_options":{"include_usage":null},"stream":true}"#,
+                Some(r#"{"stream_options":{"include_usage":true},"stream":true}"#),
+            ),
+            (
+                r#"{"stream_options":{"continuous_usage_stats":false},"stream":true}"#,
+                Some(r#"{"stream_options":{"include_usage":true,"continuous_usage_stats":false},"stream":true}"#),
+            ),
+            (r#"{"stream":true,"stream_options":{"include_usage":false}}"#, None),
+            (r#"{"stream":true,"stream_options":{"include_usage":true}}"#, None),
+            (r#"{"stream":true,"stream_options":{"include\u005fusage":false}}"#, None),
+            (r#"{"stream":true,"stream\u005foptions":{"include_usage":false}}"#, None),
+            (r#"{"stream":true,"stream_options":{"include_usage":0}}"#, None),
+            (r#"{"stream":true,"stream_options":{"include_usage":null,"include_usage":null}}"#, None),
+            (r#"{"stream":true,"stream_options":{"continuous_usage_stats":true}}"#, None),
+            (r#"{"stream":true,"stream_options":{},"stream_options":{}}"#, None),
+            (r#"{"stream":true,"stream_options":"x"}"#, None),
+            (r#"{"stream":false}"#, None),
+            (r#"{"stream":"true"}"#, None),
+            (r#"{"n":1}"#, None),
+        ];
+        for (body, want) in cases {
+            assert_eq!(asked(Endpoint::Chat, body).as_deref(), want, "{body}");
+        }
+        for endpoint in Endpoint::ALL {
+            let is_asked = asked(endpoint, r#"{"stream":true}"#).is_some();
+            assert_eq!(is_asked, matches!(endpoint, Endpoint::Chat | Endpoint::Completions), "{endpoint:?}");
+        }
+    }
+
+    #[test]
+    fn the_place_is_that_of_the_edited_body() {
+        let (old, new) =
+            (r#"{"max_tokens":900,"stream_options":{},"stream":true}"#, r#"{"stream_options":{},"stream":true}"#);
+        let question = Question::find(Endpoint::Chat, &read(old.as_bytes()).unwrap(), new.as_bytes()).unwrap();
+        assert_eq!(question.ask(new.as_bytes()), r#"{"stream_options":{"include_usage":true},"stream":true}"#);
+    }
+
+    proptest! {
+        #[test]
+        fn it_adds_what_it_says_and_nothing_else(
+            members in prop::collection::btree_map("[a-c]", prop_oneof![Just(json!(1)), Just(json!({"stream_options": 1})), Just(json!("{"))], 0..4),
+            options in prop::option::of(prop_oneof![Just(json!(null)), Just(json!({})), Just(json!({"x": [1]})), Just(json!({"include_usage": false}))]),
+        ) {
+            let mut meant: serde_json::Map<String, Value> = members.into_iter().collect();
+            meant.insert("stream".to_owned(), json!(true));
+            meant.extend(options.map(|options| (OPTIONS.to_owned(), options)));
+            let body = serde_json::to_string(&meant).unwrap();
+            let is_refused = meant.get(OPTIONS).is_some_and(|o| o.get("include_usage").is_some());
+            let asked = asked(Endpoint::Completions, &body);
+            prop_assert_eq!(asked.is_none(), is_refused);
+            if let Some(asked) = asked {
+                let options = meant.entry(OPTIONS).or_insert(json!({}));
+                if options.is_null() {
+                    *options = json!({});
+                }
+                options["include_usage"] = json!(true);
+                prop_assert_eq!(serde_json::from_str::<Value>(&asked).unwrap(), Value::Object(meant));
+            }
+        }
+    }
+}

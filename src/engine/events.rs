@@ -1,0 +1,283 @@
+//! KV events: what engines say that they store and evict (vLLM and SGLang, over ZeroMQ). What it means for prompts is
+//! `prefix::stored`'s business.
+//!
+//! Each engine publishes on its own host, and ramjet connects; or engines connect to ramjet, and say by a topic which
+//! replica they are. Batches are numbered. What is missing is asked for where the engine replays; else everything that it
+//! said is dropped, and so it is at a batch that cannot be read, one that contradicts what was said before, and when the
+//! connection ends. Then it is learned anew, from the next prompts on.
+
+pub mod batch;
+mod sequence;
+mod zmtp;
+
+use super::tend::tend;
+use crate::fleet::Fleet;
+use crate::fleet::replica::Replica;
+use crate::fleet::stored::{Heard, Loss};
+use async_trait::async_trait;
+use batch::{Batch, Event};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use pingora_core::protocols::TcpKeepalive;
+use pingora_core::protocols::l4::ext::set_tcp_keepalive;
+use pingora_core::server::ShutdownWatch;
+use pingora_core::services::background::BackgroundService;
+use sequence::{Sequence, Step};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
+use zmtp::Role;
+
+/// To open a connection.
+const OPENING: Duration = Duration::from_secs(5);
+/// For all that was missed.
+const REPLAYING: Duration = Duration::from_secs(5);
+/// Pauses before the next attempt to connect.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
+/// How often it is looked whether an engine has moved.
+const LOOK: Duration = Duration::from_millis(500);
+/// Connections of engines that are open at a time.
+const MOST: usize = 1024;
+
+/// Listens to the engines of replicas that publish KV events.
+pub struct KvEvents {
+    fleet: Arc<Fleet>,
+    /// Where engines connect, if they do.
+    bind: Option<SocketAddr>,
+}
+
+impl KvEvents {
+    /// A listener for the replicas of `fleet`; engines may connect to `bind`.
+    pub fn new(fleet: Arc<Fleet>, bind: Option<SocketAddr>) -> Self {
+        KvEvents { fleet, bind }
+    }
+
+    /// Lets engines connect.
+    async fn welcome(&self) {
+        let Some(address) = self.bind else { return std::future::pending().await };
+        let mut is_told = false;
+        let listener = loop {
+            match TcpListener::bind(address).await {
+                Ok(listener) => break listener,
+                // a process that this one follows may still listen there
+                Err(e) if !std::mem::replace(&mut is_told, true) => {
+                    log::warn!("fleet.kv_events.bind: {address} cannot be listened on yet: {e}");
+                }
+                Err(_) => {}
+            }
+            sleep(PAUSES.0).await;
+        };
+        let mut open = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                accepted = listener.accept(), if open.len() < MOST => match accepted {
+                    Ok((stream, _)) => open.push(self.listen_to(stream)),
+                    // no file descriptor is left, for example
+                    Err(_) => sleep(LOOK).await,
+                },
+                Some(()) = open.next(), if !open.is_empty() => {}
+            }
+        }
+    }
+
+    /// Listens to an engine that has connected.
+    async fn listen_to(&self, mut stream: TcpStream) {
+        let mut publisher = Publisher::default();
+        let of = |topic: &[u8], rank: Option<u32>| {
+            self.fleet.members().iter().find(|r| is_meant(r, Some(topic), rank)).cloned()
+        };
+        if opened(&mut stream).await.is_ok() {
+            let _ended: io::Result<()> = publisher.listen(&self.fleet, &mut stream, of).await;
+        }
+        publisher.has_ended();
+    }
+}
+
+#[async_trait]
+impl BackgroundService for KvEvents {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        let follow = |replica: Arc<Replica>| async move {
+            if replica.spec.role.events.as_ref().is_some_and(|events| events.port.is_some()) {
+                follow(&self.fleet, replica).await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = tend(&self.fleet, follow) => {}
+            () = self.welcome() => {}
+            () = self.fleet.until_retired() => {}
+            _ = shutdown.changed() => {}
+        }
+    }
+}
+
+/// Whether `replica` is the one that a batch is about: of this topic, where engines connect, and of this rank.
+fn is_meant(replica: &Replica, topic: Option<&[u8]>, rank: Option<u32>) -> bool {
+    let role = &replica.spec.role;
+    let is_topic =
+        topic.is_none() || role.events.as_ref().is_some_and(|e| e.topic.as_deref().map(str::as_bytes) == topic);
+    // of an engine that shares its requests out among ranks itself, nobody knows which one holds a prompt
+    is_topic && rank.is_none_or(|rank| rank == role.rank.unwrap_or(0))
+}
+
+/// Connects to a replica's engine again and again.
+async fn follow(fleet: &Fleet, replica: Arc<Replica>) {
+    let mut pause = PAUSES.0;
+    loop {
+        let mut publisher = Publisher::default();
+        if let Some(address) = replica.address() {
+            let of = |_: &[u8], rank| is_meant(&replica, None, rank).then(|| replica.clone());
+            let listening = async {
+                let mut stream = connect(&replica, address, false).await?;
+                publisher.listen(fleet, &mut stream, of).await
+            };
+            let ended = tokio::select! {
+                ended = listening => ended,
+                () = until_moved(&replica, address) => Ok(()),
+            };
+            if let Err(e) = ended {
+                log::debug!("replica {}: its KV events: {e}", replica.name());
+            }
+        }
+        pause = if publisher.has_ended() { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
+        sleep(pause).await;
+    }
+}
+
+async fn until_moved(replica: &Replica, address: SocketAddr) {
+    while replica.address() == Some(address) {
+        sleep(LOOK).await;
+    }
+}
+
+/// Connects to where a replica's engine publishes, or `replays`.
+async fn connect(replica: &Replica, address: SocketAddr, replays: bool) -> io::Result<TcpStream> {
+    let role = &replica.spec.role;
+    let events = role.events.as_ref();
+    let port = events.and_then(|events| if replays { events.replay_port } else { events.port });
+    // the ranks of an engine publish on ports that follow each other
+    let port = port.and_then(|port| port.checked_add(u16::try_from(role.rank.unwrap_or(0)).ok()?));
+    let port = port.ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let opening = async {
+        let mut stream = TcpStream::connect((address.ip(), port)).await?;
+        if replays {
+            zmtp::open(&mut stream, Role::Dealer).await?;
+        } else {
+            opened(&mut stream).await?;
+        }
+        Ok(stream)
+    };
+    timeout(OPENING, opening).await.map_err(|_| io::ErrorKind::TimedOut)?
+}
+
+/// Subscribes; an engine that is gone without a word is noticed by keepalive probes.
+async fn opened(stream: &mut TcpStream) -> io::Result<()> {
+    let probes = TcpKeepalive {
+        idle: OPENING,
+        interval: OPENING,
+        count: 3,
+        #[cfg(target_os = "linux")]
+        user_timeout: Duration::ZERO,
+    };
+    set_tcp_keepalive(stream, &probes).map_err(|_| io::ErrorKind::Unsupported)?;
+    timeout(OPENING, zmtp::open(stream, Role::Sub)).await.map_err(|_| io::ErrorKind::TimedOut)?
+}
+
+/// An engine, as far as it was listened to.
+#[derive(Default)]
+struct Publisher {
+    sequence: Sequence,
+    /// Whom it told something of.
+    told: Option<Arc<Replica>>,
+}
+
+impl Publisher {
+    /// Takes in what comes, each batch for the replica that `of` finds for its topic and rank.
+    async fn listen(
+        &mut self,
+        fleet: &Fleet,
+        stream: &mut TcpStream,
+        of: impl Fn(&[u8], Option<u32>) -> Option<Arc<Replica>>,
+    ) -> io::Result<()> {
+        loop {
+            let parts = zmtp::next(stream).await?;
+            let [topic, number, payload] = parts.as_slice() else { continue };
+            let Ok(number) = <[u8; 8]>::try_from(number.as_slice()) else { continue };
+            let batch = batch::read(payload);
+            let rank = batch.as_ref().ok().and_then(|batch| batch.rank);
+            let Some(replica) = of(topic, rank).or_else(|| self.told.clone()) else { continue };
+            self.told = Some(replica.clone());
+            match self.sequence.step(u64::from_be_bytes(number)) {
+                Step::Follows => {}
+                Step::Anew => replica.tells_no_longer(Loss::Anew),
+                Step::Missing(from) => catch_up(fleet, &replica, from, u64::from_be_bytes(number)).await,
+            }
+            take(fleet, &replica, batch);
+        }
+    }
+
+    /// What it told is not to be relied on any more; whether it told anything.
+    fn has_ended(self) -> bool {
+        self.told.inspect(|replica| replica.tells_no_longer(Loss::Ended)).is_some()
+    }
+}
+
+/// Asks for the batches from number `from` on up to `to`; without one of them, nothing is known.
+async fn catch_up(fleet: &Fleet, replica: &Replica, from: u64, to: u64) {
+    let missing = async {
+        let address = replica.address().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let mut stream = connect(replica, address, true).await?;
+        tokio::io::AsyncWriteExt::write_all(&mut stream, &zmtp::question(&from.to_be_bytes())).await?;
+        let mut next = from;
+        while next < to {
+            let parts = zmtp::next(&mut stream).await?;
+            let [.., number, payload] = parts.as_slice() else { return Err(io::ErrorKind::InvalidData.into()) };
+            let number = <[u8; 8]>::try_from(number.as_slice()).map(u64::from_be_bytes);
+            match number {
+                // the beginning may be too long ago: what follows an unknown block is not known, and no guess
+                Ok(number) if number == next || from == 0 && next == 0 && number < to => next = number + 1,
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
+            take(fleet, replica, batch::read(payload));
+        }
+        Ok::<_, io::Error>(())
+    };
+    let caught_up = timeout(REPLAYING, missing).await.is_ok_and(|result| result.is_ok());
+    // who joins in the middle has missed nothing that was known
+    if !caught_up && from > 0 {
+        replica.tells_no_longer(Loss::Gap);
+    }
+}
+
+/// Takes in a batch, or that it was none.
+fn take(fleet: &Fleet, replica: &Replica, batch: Result<Batch, batch::Malformed>) {
+    let Ok(batch) = batch else { return replica.tells_no_longer(Loss::Unreadable) };
+    let told = replica.tell(|stored| {
+        batch.events.iter().try_for_each(|event| {
+            match event {
+                Event::Stored { blocks, after, tokens } => stored.store(blocks, *after, *tokens)?,
+                Event::Removed(blocks) => stored.remove(blocks),
+                Event::Cleared => stored.clear(),
+                Event::Other => {}
+            }
+            Ok(())
+        })
+    });
+    for event in &batch.events {
+        match event {
+            Event::Stored { blocks, .. } => replica.was_told(Heard::Stored, blocks.len()),
+            Event::Removed(blocks) => replica.was_told(Heard::Removed, blocks.len()),
+            Event::Cleared => {
+                fleet.emptied(replica.id);
+                replica.was_told(Heard::Cleared, 1);
+            }
+            Event::Other => replica.was_told(Heard::Other, 1),
+        }
+    }
+    if told.is_err() {
+        replica.tells_no_longer(Loss::Contradiction);
+    }
+}

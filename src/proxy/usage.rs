@@ -1,0 +1,171 @@
+//! `usage: ask_and_hide`: engines are asked how many tokens a stream took where the client did not ask, and the client
+//! sees nothing of it.
+//!
+//! The question stands in the body as long as nobody refuses it. An engine that does (400 or 422) is asked once more
+//! without it, before the client hears of that: if it then answers well, the question was to blame, and its model is not
+//! asked for a while. An answer that comes compressed is left alone, so engines are told not to compress where they are
+//! asked.
+
+use super::Proxy;
+use super::context::Context;
+use super::rank::RankField;
+use crate::api::usage::{Hider, Question};
+use crate::policy::retry::Verdict;
+use crate::telemetry::checks::Asked;
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{StatusCode, Version};
+use parking_lot::Mutex;
+use pingora_error::{Error, ErrorType, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::Session;
+use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How long a model is not asked after its engine has refused to be.
+const REFUSED_FOR: Duration = Duration::from_secs(3600);
+/// Models of which that is remembered.
+const MOST: usize = 64;
+
+/// Whether usage is asked for in the client's place.
+#[derive(Debug, Default)]
+pub(super) enum Asking {
+    /// It is not.
+    #[default]
+    No,
+    /// The question stands in the body.
+    Asked(Question),
+    /// It was refused: the attempt ends, and is made again without it.
+    TakingBack,
+    /// It was refused, and the attempt goes without it.
+    TakenBack,
+}
+
+/// The models whose engines refuse the question, and since when.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Mutex<Vec<(u64, Instant)>>);
+
+impl Refusals {
+    fn has(&self, model: u64, now: Instant) -> bool {
+        let known = self.0.lock();
+        known.iter().any(|(other, since)| *other == model && now.duration_since(*since) < REFUSED_FOR)
+    }
+
+    fn add(&self, model: u64, now: Instant) {
+        let mut known = self.0.lock();
+        known.retain(|(other, since)| *other != model && now.duration_since(*since) < REFUSED_FOR);
+        if known.len() >= MOST {
+            known.remove(0);
+        }
+        known.push((model, now));
+    }
+}
+
+fn model_of(ctx: &Context) -> u64 {
+    xxh3_64(ctx.prompt.model.as_deref().unwrap_or_default().as_bytes())
+}
+
+impl Asking {
+    /// Whether the attempt that has just ended is made again without the question.
+    pub(super) fn goes_on(&mut self) -> bool {
+        let goes_on = matches!(self, Asking::TakingBack);
+        if goes_on {
+            *self = Asking::TakenBack;
+        }
+        goes_on
+    }
+}
+
+impl Proxy {
+    /// The body with the question, where it is to be asked.
+    pub(super) fn ask_usage(&self, question: Option<Question>, body: &[u8], ctx: &mut Context) -> Option<Bytes> {
+        ctx.asking = Asking::No;
+        let question = question.filter(|_| !self.refusals.has(model_of(ctx), Instant::now()))?;
+        ctx.asking = Asking::Asked(question);
+        Some(question.ask(body))
+    }
+
+    /// Takes the question back if it may be what the engine refuses: then the same engine is asked without it.
+    pub(super) fn take_back(&self, status: StatusCode, ctx: &mut Context) -> Result<()> {
+        match &ctx.asking {
+            Asking::Asked(question) if matches!(status.as_u16(), 400 | 422) && ctx.body.held().is_some() => {
+                ctx.body.edit(|body| question.take_back(&body));
+                // what was written behind it has moved
+                ctx.rank_field = RankField::default();
+                ctx.asking = Asking::TakingBack;
+                if let Some(route) = &mut ctx.route {
+                    route.verdict = Verdict::Again;
+                }
+                ctx.attempt = None;
+                let mut e = Error::explain(ErrorType::HTTPStatus(status.as_u16()), "asked again without a question");
+                e.as_in();
+                Err(e)
+            }
+            Asking::TakenBack if status.is_success() => {
+                self.refusals.add(model_of(ctx), Instant::now());
+                self.metrics.usage_asked(Asked::Refused);
+                ctx.asking = Asking::No;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What the client gets of a piece.
+    pub(super) fn hide(&self, piece: &mut Option<Bytes>, end: bool, ctx: &mut Context) {
+        let Some(hider) = &mut ctx.relay.hider else { return };
+        if let Some(bytes) = piece.take() {
+            *piece = Some(hider.push(bytes));
+        }
+        if end {
+            let left = hider.finish();
+            if !left.is_empty() {
+                *piece = Some(Bytes::from([&piece.take().unwrap_or_default()[..], &left].concat()));
+            }
+            self.metrics.usage_asked(if hider.hidden() > 0 { Asked::Hidden } else { Asked::Unanswered });
+            ctx.relay.hider = None;
+        }
+        // an empty piece could be taken for the end
+        *piece = piece.take().filter(|piece| !piece.is_empty());
+    }
+}
+
+/// An engine that is asked must answer so that the answer can be found.
+pub(super) fn name_coding(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+    match ctx.asking {
+        Asking::Asked(_) if request.headers.contains_key(ACCEPT_ENCODING) => {
+            request.insert_header(ACCEPT_ENCODING, "identity")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The head of a stream: whether something will be taken out of what follows. Its length is then not known.
+pub(super) fn begin(session: &Session, response: &mut ResponseHeader, ctx: &mut Context) -> Result<()> {
+    let is_coded = response.headers.contains_key(CONTENT_ENCODING);
+    if !matches!(ctx.asking, Asking::Asked(_)) || !ctx.relay.good || !ctx.relay.stream || is_coded {
+        return Ok(());
+    }
+    ctx.relay.hider = Some(Hider::default());
+    if response.remove_header(&CONTENT_LENGTH).is_some() && session.req_header().version == Version::HTTP_11 {
+        response.insert_header(TRANSFER_ENCODING, "chunked")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_remembered_for_a_while_and_few_of_them() {
+        let (refusals, now) = (Refusals::default(), Instant::now());
+        refusals.add(7, now);
+        assert!(refusals.has(7, now) && !refusals.has(8, now));
+        assert!(!refusals.has(7, now + REFUSED_FOR));
+        for model in 0..1000 {
+            refusals.add(model, now);
+        }
+        assert!(refusals.0.lock().len() == MOST && refusals.has(999, now) && !refusals.has(7, now));
+    }
+}
