@@ -1,7 +1,8 @@
 //! `ramjet-bench`: simulated engines and the load to put on them.
 //!
 //! An independent judge: it talks HTTP and does not link the router, so that a mistake in the router cannot hide in a
-//! shared helper. Only `sim` links it: decisions cannot be judged in virtual time without the code that makes them.
+//! shared helper. Only `sim` and `instructions` link it: decisions cannot be judged in virtual time without the code that
+//! makes them, nor can its instructions be counted.
 
 mod chaos;
 mod clients;
@@ -12,10 +13,13 @@ mod demo;
 mod engine;
 mod faults;
 mod load;
+mod micro;
 mod num;
+mod overhead;
 mod router;
 mod signal;
 mod sim;
+mod stream;
 mod swarm;
 
 use std::process::ExitCode;
@@ -52,30 +56,32 @@ enum Command {
     Chaos(chaos::ChaosArgs),
     /// what each kind of fault of a replica costs, with the real router
     Faults(faults::FaultsArgs),
+    /// what a router costs between a client and engines that answer at once: latency, processor time, memory
+    Overhead(overhead::OverheadArgs),
+    /// what a router adds to each event of many open streams
+    Stream(stream::StreamArgs),
+    /// engines that answer at once
+    Instant(overhead::InstantArgs),
+    /// how many instructions the request path takes, compared with a file
+    Instructions(micro::InstructionsArgs),
+    /// the least that a proxy on Pingora can be
+    Bare(overhead::BareArgs),
     /// routing rules against modelled engines in virtual time, no sockets
     Sim(sim::SimArgs),
 }
 
 fn main() -> ExitCode {
     let line = Line::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("ramjet-bench: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    // on a signal the command is dropped, and with it every process it started
-    let runs_for_ever = matches!(line.command, Command::Engine(_));
-    let result = runtime.block_on(async {
-        tokio::select! {
-            result = run(line.command) => result,
-            asked = signal::ended() => match asked {
-                Ok(()) if !runs_for_ever => Err("interrupted".to_owned()),
-                other => other,
-            },
-        }
-    });
+    match line.command {
+        // these make their own runtimes
+        Command::Bare(args) => told(overhead::bare(&args)),
+        Command::Instant(args) => told(overhead::instant(&args)),
+        Command::Instructions(args) => told(micro::instructions(&args)),
+        command => told(run_on_all_processors(command)),
+    }
+}
+
+fn told(result: Result<(), String>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -83,6 +89,22 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn run_on_all_processors(command: Command) -> Result<(), String> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| error.to_string())?;
+    // on a signal the command is dropped, and with it every process it started
+    let runs_for_ever = matches!(command, Command::Engine(_));
+    runtime.block_on(async {
+        tokio::select! {
+            result = run(command) => result,
+            asked = signal::ended() => match asked {
+                Ok(()) if !runs_for_ever => Err("interrupted".to_owned()),
+                other => other,
+            },
+        }
+    })
 }
 
 async fn run(command: Command) -> Result<(), String> {
@@ -97,6 +119,9 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Demo(args) => demo::run(args).await,
         Command::Chaos(args) => chaos::run(args).await,
         Command::Faults(args) => faults::run(args).await,
+        Command::Overhead(args) => overhead::run(args).await,
+        Command::Stream(args) => stream::run(args).await,
+        Command::Instant(_) | Command::Instructions(_) | Command::Bare(_) => Err("it makes its own runtime".to_owned()),
         Command::Sim(args) => sim::run(&args),
     }
 }

@@ -1,66 +1,33 @@
 //! Micro-benches of the request path: what one request costs before and after its bytes move.
 //!
-//! `cargo bench --bench hot_path` prints times; compare runs on one machine, not times between machines.
+//! `cargo bench --bench hot_path` prints times; compare runs on one machine, not times between machines. What must not
+//! become slower unseen is counted in instructions, by `ramjet-bench instructions`.
 
 #![expect(clippy::expect_used, reason = "a bench that cannot be set up should stop")]
 #![expect(missing_docs, reason = "the harness's macro writes an undocumented function")]
 
+mod cases;
+
 use bytes::Bytes;
+use cases::{EVENT, RULES, SHAPE, SIZE, conversation, fleet, prompt, warm};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use http::HeaderValue;
-use pingora_load_balancing::{Backends, LoadBalancer};
-use ramjet::api::answer::StreamReader;
+use ramjet::api::answer::{StreamReader, WholeReader};
 use ramjet::api::compat::Compat;
 use ramjet::api::endpoint::Endpoint;
-use ramjet::engine::discovery::Configured;
-use ramjet::fleet::Fleet;
+use ramjet::api::sse::Scanner;
 use ramjet::fleet::claim::ClaimGuard;
-use ramjet::fleet::replica::{ReplicaSpec, Role};
-use ramjet::fleet::router::{Prompt, Router};
-use ramjet::policy::flight::FlightParams;
-use ramjet::policy::health::Thresholds;
-use ramjet::policy::score::{AffinityParams, LoadParams};
-use ramjet::policy::select::Params;
-use ramjet::prefix::fingerprint::Ends;
-use ramjet::prefix::residency::Size;
-use ramjet::proxy::{PromptShape, prepare};
+use ramjet::prefix::index::PrefixIndex;
+use ramjet::proxy::prepare;
 use ramjet::telemetry::decisions::{Decisions, Record, Rule, Subject};
-use ramjet::types::{Basis, PolicyKind, ReplicaId};
-use std::fmt::Write;
+use ramjet::types::{PolicyKind, ReplicaId};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A prompt of 1 MiB.
-const SIZE: Size = Size { prompt: 262_144.0, block: 512.0, ends: Ends { previous: None, own: None } };
-
-const RULES: Compat = Compat {
-    strip_max_tokens_over: Some(100_000),
-    flatten_text_parts: true,
-    drop_unknown_reasoning_effort: true,
-    ask_usage: false,
-};
-const SHAPE: PromptShape = PromptShape { secret: 7, block_bytes: 2048, max_prefix_bytes: 2 << 20 };
-
-/// A coding agent's request: a long system prompt, then turns of prose and escaped source code.
-fn conversation(bytes: usize) -> Bytes {
-    let code = "    if let Some(value) = map.get(\\\"key\\\") {\\n        total += value.len();\\n    }\\n";
-    let mut body =
-        String::from(r#"{"model":"m","stream":true,"messages":[{"role":"system","content":"You edit code."}"#);
-    let mut turn = 0;
-    while body.len() + 4096 < bytes {
-        let text = format!("turn {turn}: the file now reads\\n{}", code.repeat(40));
-        write!(body, r#",{{"role":"user","content":[{{"type":"text","text":"{text}"}}]}}"#).expect("a String grows");
-        turn += 1;
-    }
-    body.push_str("]}");
-    Bytes::from(body)
-}
-
 fn prepare_body(c: &mut Criterion) {
     let mut group = c.benchmark_group("prepare");
     for kib in [1, 64, 512, 4096] {
-        let body = conversation(kib << 10);
+        let body = conversation(kib << 10, false);
         group.throughput(Throughput::Bytes(body.len() as u64));
         group.bench_with_input(BenchmarkId::new("chat_KiB", kib), &body, |b, body| {
             b.iter(|| prepare(Endpoint::Chat, black_box(body), &SHAPE, RULES));
@@ -69,60 +36,77 @@ fn prepare_body(c: &mut Criterion) {
     group.finish();
 }
 
-fn fleet(replicas: u16) -> (Arc<Fleet>, Router) {
-    let spec = |n: u16| ReplicaSpec {
-        name: format!("r{n}"),
-        host: format!("10.0.{}.{}", n / 256, n % 256),
-        port: 8000,
-        prefix: String::new(),
-        authority: HeaderValue::from_static("r"),
-        models: vec![],
-        authorization: None,
-        tls: None,
-        role: Role::default(),
-    };
-    let params = Params {
-        policy: PolicyKind::Affinity,
-        affinity: AffinityParams { basis: Basis::Relative, cap_blocks: 32, alpha: 4.0 },
-        load: LoadParams { unit_bytes: 32 << 10, max_units: 8, block_bytes: 2048 },
-        flight: FlightParams::default(),
-    };
-    let fleet = Arc::new(Fleet::new((0..replicas).map(spec).collect(), params, 256 << 20));
-    let thresholds = Thresholds { failures: 2, successes: 2 };
-    let backends = Backends::new(Box::new(Configured::new(fleet.clone(), move || thresholds)));
-    let balancer = Arc::new(LoadBalancer::from_backends_with_config(backends, Some(fleet.clone())));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(balancer.update()).expect("numeric addresses");
-    (fleet.clone(), Router::new(fleet, balancer))
+/// A body in which many spans change, against the same one that is left alone.
+fn edit_spans(c: &mut Criterion) {
+    let mut group = c.benchmark_group("edit");
+    for kib in [64, 512] {
+        let body = conversation(kib << 10, true);
+        group.throughput(Throughput::Bytes(body.len() as u64));
+        for (name, rules) in [("left_KiB", Compat::default()), ("edited_KiB", RULES)] {
+            group.bench_with_input(BenchmarkId::new(name, kib), &body, |b, body: &Bytes| {
+                b.iter(|| prepare(Endpoint::Chat, black_box(body), &SHAPE, rules));
+            });
+        }
+    }
+    group.finish();
+}
+
+/// The index alone: who of so many replicas holds how much of 512 blocks.
+fn walk(c: &mut Criterion) {
+    let mut group = c.benchmark_group("walk");
+    for replicas in [2, 40, 256, 1000] {
+        let chain: Vec<u64> = (1..=512u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+        let mut index = PrefixIndex::new(64 << 20);
+        for n in 0..replicas {
+            index.hold(&chain[..chain.len() * usize::from(1 + n % 8) / 8], ReplicaId(n), 1);
+        }
+        let mut overlaps = vec![0; usize::from(replicas)];
+        group.bench_function(BenchmarkId::new("512_blocks", replicas), |b| {
+            b.iter(|| index.walk(black_box(&chain), &mut overlaps));
+        });
+    }
+    group.finish();
+}
+
+/// An index of ten million blocks: what a walk costs where nothing is in a processor's cache, and what a block weighs.
+fn walk_large(c: &mut Criterion) {
+    const CHAINS: u64 = 20_000;
+    let chain =
+        |n: u64| -> Vec<u64> { (1..=500).map(|at: u64| (n * 500 + at).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect() };
+    let mut index = PrefixIndex::new(800 << 20);
+    for n in 0..CHAINS {
+        let replica = u16::try_from(n % 256).unwrap_or_default();
+        index.hold(&chain(n), ReplicaId(replica), 1);
+    }
+    println!("{} blocks, {} bytes each", index.blocks(), index.bytes() / index.blocks());
+    let mut overlaps = vec![0; 256];
+    let mut n = 0;
+    c.bench_function("walk/500_of_10_million_blocks", |b| {
+        b.iter_batched(
+            || {
+                n = (n + 7919) % CHAINS;
+                chain(n)
+            },
+            |chain| index.walk(&chain, &mut overlaps),
+            BatchSize::SmallInput,
+        );
+    });
 }
 
 /// A fully warm prompt: every replica holds a shared head, a few hold more, one holds all of it.
 fn decide(c: &mut Criterion) {
     let mut group = c.benchmark_group("decision");
-    for replicas in [2, 40, 256, 1000] {
-        let (fleet, router) = fleet(replicas);
-        for kib in [64, 1024] {
-            let body = conversation(kib << 10);
-            let chain = prepare(Endpoint::Chat, &body, &SHAPE, RULES).chain.expect("a chat body");
-            for n in 0..replicas {
-                let held: Arc<[u64]> = chain[..chain.len() * usize::from(1 + n % 8) / 8].into();
-                ClaimGuard::new(&fleet, &held, SIZE, ReplicaId(n)).confirm();
+    for (rule, policy) in [("affinity", PolicyKind::Affinity), ("cost", PolicyKind::Cost)] {
+        for replicas in [2, 40, 256, 1000] {
+            let (fleet, router) = fleet(replicas, policy);
+            for kib in [64, 1024] {
+                let body = conversation(kib << 10, false);
+                let chain = warm(&fleet, replicas, &body);
+                let prompt = prompt(&chain, body.len() as u64);
+                group.bench_function(BenchmarkId::new(format!("{rule}_{kib}_KiB"), replicas), |b| {
+                    b.iter(|| router.place(black_box(prompt), 0.0));
+                });
             }
-            let bytes = body.len() as u64;
-            let prompt = Prompt {
-                request: 1,
-                ends: Ends::default(),
-                chain: &chain,
-                body_bytes: bytes,
-                prompt_bytes: bytes,
-                model: Some("m"),
-                streams: true,
-                session: None,
-                pinned: None,
-            };
-            group.bench_function(BenchmarkId::new(format!("warm_{kib}_KiB"), replicas), |b| {
-                b.iter(|| router.place(black_box(prompt), 0.0));
-            });
         }
     }
     group.finish();
@@ -132,20 +116,9 @@ fn decide(c: &mut Criterion) {
 fn record(c: &mut Criterion) {
     let mut group = c.benchmark_group("decision_kept");
     for replicas in [2, 40, 1000] {
-        let (fleet, router) = fleet(replicas);
+        let (fleet, router) = fleet(replicas, PolicyKind::Affinity);
         let chain: Arc<[u64]> = (1..=512u64).collect();
-        let prompt = Prompt {
-            request: 1,
-            ends: Ends::default(),
-            chain: &chain,
-            body_bytes: 1 << 20,
-            prompt_bytes: 1 << 20,
-            model: Some("m"),
-            streams: true,
-            session: None,
-            pinned: None,
-        };
-        let made = router.place(prompt, 0.0).expect("replicas").decision;
+        let made = router.place(prompt(&chain, 1 << 20), 0.0).expect("replicas").decision;
         let decisions = Decisions::default();
         let tokens = fleet.tokens(1 << 20, Some("m"));
         group.bench_function(BenchmarkId::from_parameter(replicas), |b| {
@@ -169,7 +142,7 @@ fn record(c: &mut Criterion) {
 
 /// What the index costs besides the decision: a claim on a warm prompt with one new block, confirmed.
 fn claim(c: &mut Criterion) {
-    let (fleet, _) = fleet(40);
+    let (fleet, _) = fleet(40, PolicyKind::Affinity);
     let chain: Vec<u64> = (1..=512u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
     let mut n = 0u64;
     c.bench_function("claim/warm_512_blocks", |b| {
@@ -186,13 +159,29 @@ fn claim(c: &mut Criterion) {
     });
 }
 
-fn read_stream(c: &mut Criterion) {
-    let event: &[u8] = b"data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
-    c.bench_function("stream/event", |b| {
+fn read_answer(c: &mut Criterion) {
+    c.bench_function("stream/scan_event", |b| {
+        let mut scanner = Scanner::default();
+        b.iter(|| scanner.push(black_box(EVENT), |event| _ = black_box(event)));
+    });
+    c.bench_function("stream/read_event", |b| {
         let mut reader = StreamReader::default();
-        b.iter(|| reader.push(black_box(event)));
+        b.iter(|| reader.push(black_box(EVENT)));
+    });
+    let whole = [
+        br#"{"id":"x","choices":[{"message":{"content":""#,
+        &[b'w'; 4000][..],
+        br#""}}],"usage":{"prompt_tokens":9}}"#,
+    ];
+    let whole = whole.concat();
+    c.bench_function("answer/read_4_KB", |b| {
+        b.iter(|| {
+            let mut reader = WholeReader::default();
+            reader.push(black_box(&whole));
+            reader.usage()
+        });
     });
 }
 
-criterion_group!(benches, prepare_body, decide, record, claim, read_stream);
+criterion_group!(benches, prepare_body, edit_spans, walk, walk_large, decide, record, claim, read_answer);
 criterion_main!(benches);

@@ -178,6 +178,9 @@ impl WholeReader {
 
     /// The ids that are wanted: of a body that is kept in full wherever they stand, else if they stand near the beginning.
     pub fn ids(&self) -> Vec<Vec<u8>> {
+        if self.wanted.is_empty() {
+            return Vec::new();
+        }
         let is_all = self.tail.len() < MAX_WHOLE;
         let mut ids = vec![Vec::new(); self.wanted.len()];
         // the head may end in the middle of a member: what stands before it was read
@@ -199,7 +202,8 @@ impl WholeReader {
 
     /// The value after the last `key`. (Within a string the quotes of a key would be escaped.)
     fn last(&self, key: &str) -> Option<Cursor<'_>> {
-        let at = memchr::memmem::rfind(&self.tail, key.as_bytes())?;
+        // forwards: many bytes are looked at together, backwards one by one
+        let at = memchr::memmem::find_iter(&self.tail, key.as_bytes()).last()?;
         self.tail[at + key.len()..].trim_ascii_start().strip_prefix(b":").map(Cursor::new)
     }
 }

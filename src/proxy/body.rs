@@ -6,7 +6,9 @@
 //! sentinel stays in the buffer, so every further attempt gets the body again; the body itself is a counted reference.
 //!
 //! How a sentinel is left, by framing:
-//! - length known: the buffer is switched on for the tail of the body only, which a single read never exceeds;
+//! - HTTP/1.1 with a length: the buffer is switched on for the last bytes only, mostly the last one, which is left behind
+//!   by the reads before: what it holds stays for as long as the answer takes, and is copied whenever Pingora is asked for it;
+//! - HTTP/2 with a length: it is switched on for the tail of the body, which a single read never exceeds;
 //! - HTTP/2 without length: the first frame is read with the buffer on, the others past it;
 //! - HTTP/1.1 chunked up to 64 KiB: the body is its own sentinel;
 //! - HTTP/1.1 chunked beyond: the connection is seated in a fresh session whose request has a one-byte body.
@@ -14,6 +16,7 @@
 //! **Guard rails:** `upstream_peer` refuses to go on without a sentinel ([`is_seated`]), which turns a change in Pingora
 //! into a clean 500 rather than a request that hangs; `tests/it/bodies.rs` plays sizes × framings; the version is pinned.
 
+use super::course::read_at_most;
 use super::memory::Room;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
@@ -29,6 +32,11 @@ use tokio::time::Instant;
 
 /// Pingora's retry buffer, which cannot be configured.
 const RETRY_BUFFER: usize = 64 << 10;
+/// A sentinel of HTTP/1.1 is not larger where the length is known.
+const SENTINEL: usize = 4 << 10;
+/// What one read of a longer one gives: Pingora's buffer keeps as much memory as was ever read at one time, for as long as
+/// the answer takes.
+const PIECE: usize = 16 << 10;
 /// What is reserved ahead for a body whose length is only claimed.
 const RESERVE_AT_MOST: usize = 1 << 20;
 /// What is reserved besides, so that a member can be added without a copy.
@@ -154,7 +162,9 @@ pub(super) async fn read(
         session.downstream_session.write_continue_response().await?;
         session.set_keepalive(keep);
     }
-    let body = read_all(session, length, limits, room).await?;
+    let body = read_all(session, length, limits, room).await;
+    read_at_most(usize::MAX);
+    let body = body?;
     if !body.is_empty() && session.downstream_session.get_retry_buffer().is_none() {
         reseat(session).await?;
     }
@@ -171,8 +181,11 @@ async fn read_all(
     let began = Instant::now();
     let mut body = BytesMut::with_capacity(length.unwrap_or(0).min(RESERVE_AT_MOST) + ROOM);
     loop {
-        if length.is_none_or(|n| n.saturating_sub(body.len()) <= RETRY_BUFFER) {
-            session.downstream_session.enable_retry_buffering();
+        match length.map(|n| n.saturating_sub(body.len())) {
+            // what came with the head is not cut: where that is all, the connection is seated anew
+            Some(left) if !is_h2 && left > SENTINEL => read_at_most(PIECE.min(left - 1)),
+            Some(left) if left > RETRY_BUFFER => {}
+            _ => session.downstream_session.enable_retry_buffering(),
         }
         let past_buffer = is_h2 && length.is_none() && !body.is_empty();
         let latest = began + limits.patience + Duration::from_secs_f64(body.len() as f64 / SLOWEST);

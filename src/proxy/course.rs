@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 /// Pingora reads a head, or waits for one.
 const HEAD: u8 = 0;
@@ -15,8 +15,18 @@ const BEGUN: u8 = 1;
 const WHOLE: u8 = 2;
 
 /// The course of a connection's requests.
-#[derive(Debug, Default)]
-pub(super) struct Course(AtomicU8);
+#[derive(Debug)]
+pub(super) struct Course {
+    stage: AtomicU8,
+    /// The most bytes that one read gives.
+    most: AtomicUsize,
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Course { stage: AtomicU8::new(HEAD), most: AtomicUsize::new(usize::MAX) }
+    }
+}
 
 tokio::task_local! {
     /// That of the connection which this task serves.
@@ -31,18 +41,29 @@ impl Course {
 
     /// Waits for the next request.
     pub(super) fn next(&self) {
-        self.0.store(HEAD, Relaxed);
+        self.stage.store(HEAD, Relaxed);
     }
 
     /// Whether the head of the request has been read.
     pub(super) fn has_begun(&self) -> bool {
-        self.0.load(Relaxed) >= BEGUN
+        self.stage.load(Relaxed) >= BEGUN
     }
 
     /// Whether all of the request has been read.
     pub(super) fn is_whole(&self) -> bool {
-        self.0.load(Relaxed) == WHOLE
+        self.stage.load(Relaxed) == WHOLE
     }
+
+    /// The most bytes that one read may give.
+    pub(super) fn most(&self) -> usize {
+        self.most.load(Relaxed)
+    }
+}
+
+/// Lets each read of this task's connection give so many bytes at most from now on, and at least one.
+pub(super) fn read_at_most(bytes: usize) {
+    // not asked of HTTP/2
+    let _not_asked = COURSE.try_with(|course| course.most.store(bytes.max(1), Relaxed));
 }
 
 /// Notes that the head of this task's request has been read.
@@ -57,5 +78,5 @@ pub(super) fn request_is_whole() {
 
 fn reach(stage: u8) {
     // not asked of HTTP/2
-    let _not_asked = COURSE.try_with(|course| course.0.store(stage, Relaxed));
+    let _not_asked = COURSE.try_with(|course| course.stage.store(stage, Relaxed));
 }

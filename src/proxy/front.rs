@@ -192,7 +192,9 @@ async fn refuse(mut stream: Stream, kind: ErrorKind, head: &[u8]) {
     }
     if kind == ErrorKind::HeadTooLarge {
         // a connection that is closed with unread bytes is reset, and the client might not see the answer
-        let discard = async { while let Ok(1..) = stream.read(&mut [0; HEAD]).await {} };
+        // not part of what each connection takes
+        let mut rest = vec![0; HEAD];
+        let discard = async { while let Ok(1..) = stream.read(&mut rest).await {} };
         let _given_up = timeout(LINGER, discard).await;
     }
     let _gone_already = stream.shutdown().await;

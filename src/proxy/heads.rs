@@ -100,6 +100,10 @@ impl Listener for Refusals {
     fn keeps_back(&self) -> bool {
         self.course.is_whole()
     }
+
+    fn most(&self) -> usize {
+        self.course.most()
+    }
 }
 
 /// An answer in HTTP/1 to a request that begins with `start`.

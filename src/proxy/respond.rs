@@ -7,6 +7,7 @@ use super::identity::UNIDENTIFIED;
 use super::retry::has_answered;
 use crate::api::errors::{Dialect, ErrorKind};
 use crate::fleet::{Fleet, FleetHealth};
+use crate::policy::retry::Failure;
 use bytes::Bytes;
 use http::Method;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -106,6 +107,7 @@ pub(super) fn kind_of(e: &Error, ctx: &Context) -> Option<ErrorKind> {
         (ErrorSource::Upstream, ErrorType::ReadTimedout | ErrorType::WriteTimedout) => Some(ErrorKind::UpstreamTimeout),
         (ErrorSource::Upstream, ErrorType::InvalidHTTPHeader) => Some(ErrorKind::UpstreamUnreadable),
         (ErrorSource::Upstream, ErrorType::Custom(UNIDENTIFIED)) => Some(ErrorKind::NoReplica),
+        (ErrorSource::Upstream, _) if ctx.failure == Some(Failure::NoSocket) => Some(ErrorKind::Overloaded),
         (ErrorSource::Upstream, _) if ctx.failure.is_some_and(|f| f.is_connect()) => Some(ErrorKind::ConnectFailed),
         (ErrorSource::Upstream, _) => Some(ErrorKind::UpstreamLost),
         _ => Some(ErrorKind::Internal),

@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 /// Who listens in.
 pub(super) trait Listener: Debug + Send + Sync + Unpin + 'static {
@@ -34,6 +34,11 @@ pub(super) trait Listener: Debug + Send + Sync + Unpin + 'static {
     /// Whether what the client sends now is kept back, as it belongs to its next request. Its leaving is not.
     fn keeps_back(&self) -> bool {
         false
+    }
+
+    /// The most bytes that one read gives.
+    fn most(&self) -> usize {
+        usize::MAX
     }
 }
 
@@ -115,12 +120,18 @@ impl<L: Listener> AsyncRead for Watched<L> {
         }
         let before = buf.filled().len();
         if !this.kept.is_empty() {
-            let given = this.kept.split_to(this.kept.len().min(buf.remaining()));
+            let given = this.kept.split_to(this.kept.len().min(buf.remaining()).min(this.listener.most()));
             buf.put_slice(&given);
             this.listener.came(&given);
             return Poll::Ready(Ok(()));
         }
-        match Pin::new(&mut this.stream).poll_read(cx, buf) {
+        let most = this.listener.most();
+        let read = if most < buf.remaining() {
+            Pin::new(&mut (&mut this.stream).take(most as u64)).poll_read(cx, buf)
+        } else {
+            Pin::new(&mut this.stream).poll_read(cx, buf)
+        };
+        match read {
             Poll::Ready(done) => {
                 this.listener.came(&buf.filled()[before..]);
                 Poll::Ready(done)

@@ -1,6 +1,7 @@
 //! The composition root: from a configuration to running services. Everything is built here, nothing is decided.
 
 mod addresses;
+mod descriptors;
 mod group;
 mod handover;
 mod health;
@@ -44,6 +45,7 @@ use handover::{Early, Handover, Inheritance, Known, Snapshot, Succession};
 use lifecycle::Going;
 use meaning::{admin_token, limits, params, replica, rules, terms};
 use pingora_core::listeners::{ListenerConfig, TcpSocketOptions};
+use pingora_core::protocols::l4::stream::L4BufferSettings;
 use pingora_core::server::configuration::Opt;
 use pingora_core::server::{RunArgs, Server};
 use pingora_core::services::Service as _;
@@ -60,6 +62,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use thiserror::Error;
 use tls::Certificates;
 use tokio::sync::watch;
+
+/// What is read ahead of a client's connection. A head and a short body fit; of a longer body the rest is read to where
+/// it belongs, not copied there, and an open stream keeps no more.
+const READ_BUFFER: usize = 8 << 10;
 
 /// Why ramjet could not start.
 #[derive(Debug, Error)]
@@ -118,6 +124,7 @@ struct Founded {
 pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, StartError> {
     let config = &loaded.config;
     owner::warn(config, cli);
+    descriptors::raise();
     let mut inheritance = if cli.upgrade { inherit(config, cli.or_start)? } else { None };
     addresses::check(config, |address| inheritance.as_ref().is_some_and(|given| given.has(address)))?;
     let snapshot = inheritance.as_mut().and_then(|given| given.snapshot.take());
@@ -343,7 +350,9 @@ fn api_service(
     for address in &config.listen.api {
         match address {
             ListenAddr::Tcp(address) => {
-                let mut listener = ListenerConfig::tcp(address.to_string()).tcp_socket_options(socket_options(config));
+                let mut listener = ListenerConfig::tcp(address.to_string())
+                    .tcp_socket_options(socket_options(config))
+                    .l4_buffer(L4BufferSettings::default().read(READ_BUFFER));
                 if let Some(certificates) = certificates {
                     listener = listener.tls(tls::settings(certificates));
                 }

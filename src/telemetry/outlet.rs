@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 /// How many bytes of lines may wait.
 const ROOM: usize = 4 << 20;
+/// How long the first of some lines waits for others to be written with: to wake a thread for each of them would cost more
+/// than they do.
+const GATHER: Duration = Duration::from_millis(5);
 /// How long the end of the process waits for its last lines to be taken.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -110,6 +113,7 @@ impl Outlet {
             self.gone.notify_all();
             self.come.wait(&mut waiting);
         }
+        parking_lot::MutexGuard::unlocked(&mut waiting, || std::thread::sleep(GATHER));
         std::mem::swap(&mut waiting.lines, lines);
         waiting.is_writing = true;
         let unsaid = std::mem::take(&mut waiting.unsaid);

@@ -104,6 +104,24 @@ async fn an_edited_body_arrives_without_the_edited_span_and_otherwise_byte_for_b
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_comes_with_its_head_arrives_whatever_their_sizes() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    for pad in [0, 3000, 9000, 70_000] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        for size in [100, 4 << 10, (4 << 10) + 1, 5000, 30_000, 100_000] {
+            let body = body_of(size);
+            let head = chat_head(&format!("x-pad: {}\r\ncontent-length: {size}\r\n", "p".repeat(pad)));
+            h1.send(&[head.as_bytes(), &body].concat()).await;
+            assert_eq!(h1.answer().await.unwrap().status, 200, "{pad} {size}");
+            let seen = engine.seen().pop().unwrap();
+            assert_eq!((seen.length, seen.hash), (size, xxh3_64(&body)), "{pad} {size}");
+        }
+    }
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_serves_many_bodies_of_any_framing() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;

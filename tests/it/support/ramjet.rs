@@ -182,6 +182,18 @@ impl Ramjet {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
     }
 
+    /// Files and sockets that the process has open.
+    pub(crate) fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// How many it may have open from now on.
+    pub(crate) fn allow_files(&self, most: usize) {
+        let limit = format!("--nofile={most}:");
+        let status = Command::new("prlimit").args(["--pid", &self.child.id().to_string(), &limit]).status().unwrap();
+        assert!(status.success());
+    }
+
     /// Sends a signal to the process.
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
