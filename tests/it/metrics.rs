@@ -223,9 +223,10 @@ async fn all_series_are_there_before_anything_has_happened() {
         client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap().status == 200
     })
     .await;
+    let made_up = String::from_utf8(chat_body(700, "")).unwrap().replace("\"m\"", "\"a-model-that-i-made-up\"");
+    assert_eq!(client::chat(ramjet.api, "", made_up.as_bytes()).await.unwrap().status, 404);
     let mut h1 = H1::connect(ramjet.api).await.unwrap();
-    let body =
-        String::from_utf8(chat_body(700, "")).unwrap().replace("\"m\"", "\"a-model-that-i-made-up\"").into_bytes();
+    let body = chat_body(700, "");
     h1.send(chat_head(&format!("x-play: prefill\r\ncontent-length: {}\r\n", body.len())).as_bytes()).await;
     h1.send(&body).await;
     until("it is served", || async { ramjet.metric("ramjet_requests_placed").await == 1.0 }).await;
