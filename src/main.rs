@@ -8,7 +8,7 @@ use ramjet::telemetry::outlet::LogPipe;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// A request makes some hundred small allocations, and its body large ones: glibc's allocator took 12 % of its time.
+/// Takes less time than the system's, and gives less memory back.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
