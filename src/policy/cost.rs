@@ -16,7 +16,7 @@
 //! half or double any of them changes throughput by a few percent at most (`ramjet-bench sim`).
 //!
 //! An answer shares its batch with those who generate now, and they are half done on average; then with those who come in
-//! their place, as many as come in that time. How many there are at this moment is half the truth, and a long answer must not
+//! their place, who go wherever it is cheapest by then, and so are no reason to prefer a replica now. A long answer must not
 //! be sent to a longer queue for one sequence fewer that will be there for a moment.
 
 use super::estimate::{Rates, START};
@@ -125,8 +125,7 @@ pub fn price(tokens: Tokens, (overlap, tail): (u32, f64), lost: f64, at: &Prospe
     let (cached, new) = tokens.split(overlap, tail);
     let prefill = at.rates.prefill_ms(new, cached);
     let requests = at.waiting + at.decoding;
-    let stay_ms = tokens.output * at.rates.step_ms(requests + 1.0);
-    let batch = NOW * requests + (1.0 - NOW) * at.coming.rate * stay_ms;
+    let batch = NOW * requests;
     let decode = tokens.output * at.rates.step_ms(batch + 1.0);
     let again = if lost > 0.0 { at.rates.prefill_ms(tokens.prompt, 0.0) * lost / tokens.prompt.max(1.0) } else { 0.0 };
     let slower = tokens.output * at.rates.step_growth;

@@ -17,10 +17,10 @@ use super::select::{Candidate, Decision, Params, Ranked, Reason, RouteRequest, s
 use crate::types::{PolicyKind, ReplicaId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Prices that differ by less than this share are equal.
-const NEAR: f64 = 0.01;
-/// So are those that differ by less than this share of what is to be read: the time that takes is known no better. Two
-/// routers that see the same fleet a little differently then begin a session at the same replica.
+/// Prices that differ by less than this share of what is to be read are equal: the time that takes is known no better. Two
+/// routers that see the same fleet a little differently then begin a session at the same replica. Where little is to be
+/// read, little is lost if they do not. Nor do prices differ by less than one step of the batch: a prompt that comes
+/// earlier waits for the next one.
 const NOISE: f64 = 0.1;
 
 /// What a session that its client names may cost more at its home however short the prompt: one short request before it
@@ -88,7 +88,8 @@ pub fn weigh(
         return decision;
     }
     let Some(first) = decision.ranked.first().copied() else { return decision };
-    let is_near = |r: &&Ranked| is_near(&first, r, params.policy);
+    let step_ms = first.price.decode / request.tokens.output.max(1.0);
+    let is_near = |r: &&Ranked| is_near((&first, step_ms), r, params.policy);
     let there = home.and_then(|home| Some((*decision.ranked.of(home.replica)?, home.worth)));
     let Some((there, worth)) = there else {
         let near = || decision.ranked.unordered().iter().filter(is_near);
@@ -124,11 +125,11 @@ pub fn weigh(
     decision
 }
 
-/// Whether a candidate is as good as the first of its ranking.
-fn is_near(first: &Ranked, r: &Ranked, policy: PolicyKind) -> bool {
+/// Whether a candidate is as good as the first of its ranking, where a step takes so long.
+fn is_near((first, step_ms): (&Ranked, f64), r: &Ranked, policy: PolicyKind) -> bool {
     match policy {
         PolicyKind::Cost => {
-            let noise = (NEAR * first.price.total()).max(NOISE * first.price.prefill);
+            let noise = step_ms.max(NOISE * first.price.prefill);
             first.score - r.score <= noise && r.overlap >= first.overlap
         }
         PolicyKind::Affinity => r.score.total_cmp(&first.score).is_eq() && r.overlap == first.overlap,
@@ -296,6 +297,21 @@ mod tests {
         assert_eq!(at_first.len(), 8);
     }
 
+    #[test]
+    fn a_session_of_short_prompts_begins_where_it_is_read_first() {
+        let tokens = Tokens { prompt: 700.0, output: 1300.0, ..TURN.tokens };
+        let request = RouteRequest { blocks: 1, tokens, ..TURN };
+        let (p, queued) = (params(PolicyKind::Cost), |id, ms| testing::candidate(id, 0, 0, (ms, 0.0)));
+        let fleet = [queued(0, 100.0), queued(1, 0.0), queued(2, 5.0)];
+        let begins = |key| {
+            let plain = select(request, &fleet, &p).unwrap();
+            let hint = (Hint { key, ..NAMED }, None);
+            weigh(plain, hint, (request, &fleet), &p, |key, id| rendezvous(key, id.0.into())).ranked[0].id.0
+        };
+        let seen: std::collections::BTreeSet<_> = (0..64).map(begins).collect();
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [1, 2]);
+    }
+
     fn fleets() -> impl Strategy<Value = Vec<Candidate>> {
         prop::collection::vec((any::<bool>(), 0u32..49, 0u32..40), 2..10).prop_map(|list| {
             let of = |(id, (healthy, overlap, load)): (u16, (bool, u32, u32))| Candidate {
@@ -357,8 +373,9 @@ mod tests {
             match policy {
                 PolicyKind::Cost => {
                     let best = d.ranked.iter().map(|r| r.price.prefill).fold(0.0, f64::max);
+                    let step = d.ranked.iter().map(|r| r.price.decode).fold(0.0, f64::max) / TURN.tokens.output;
                     let worth = if d.hint.is_some_and(|h| h.stays) { first.price.prefill } else { NOISE * best };
-                    prop_assert!(first.price.total() <= least * (1.0 + NEAR) + worth + 1e-6);
+                    prop_assert!(first.price.total() <= least + worth.max(step) + 1e-6);
                 }
                 PolicyKind::Load => prop_assert_eq!(first.load, plain.ranked[0].load),
                 PolicyKind::Affinity => prop_assert!(f64::from(first.load) * 4.0 <= 32.0 + f64::from(plain.ranked[0].load) * 4.0),
