@@ -2,9 +2,10 @@
 //! what it names is hashed. Pure.
 //!
 //! From the secret and the name of the group three keys are made (HMAC-SHA-256, RFC 2104, as a key derivation): the number
-//! that fingerprints are made with, the one that names are hashed with, and the one that proves. So a store that is
-//! read by others shows numbers, and what others write into it is recognised and left alone. What is missing in the store,
-//! or old, is not recognised: that costs hit rate.
+//! that fingerprints are made with, the one that names are hashed with, and the one that proves. So what others write into a
+//! store is recognised and left alone. What is missing in it, or old, is not recognised: that costs hit rate. Who reads it sees
+//! numbers; but the hash of a block goes on from that of the block before it, and short texts can be found by trying all of
+//! them. So a store is to be kept as private as prompts are.
 
 use crate::api::sha256::{Digest, is_same, sha256};
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -10,7 +10,8 @@
 //!
 //! What is told: claims on the prefix index and what became of them (so that all believe the same of every cache), where
 //! sessions are at home, which replica keeps what it gave an id to, what runs where, learned speeds, fences, and drains. A
-//! fence has the others probe at once; it fences nobody there. Nothing is told of a prompt but the keyed hashes of its blocks.
+//! fence has the others probe at once; it fences nobody there. Nothing is told of a prompt but the hashes of its
+//! blocks: who can read the store can test guesses of what prompts say.
 //!
 //! **Architecture invariant: no request waits for the store.** A request leaves what it has learned in a bounded channel. One
 //! task empties it every [`EVERY`], and takes in what others have told by the same ways by which this process learns from its

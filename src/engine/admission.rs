@@ -27,6 +27,8 @@ use crate::policy::admission::{Advertised, Identity, Seen};
 use async_trait::async_trait;
 use http::Method;
 use pingora_core::connectors::http::Connector;
+use pingora_core::protocols::TcpKeepalive;
+use pingora_core::protocols::l4::ext::set_tcp_keepalive;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::services::background::BackgroundService;
 use std::io;
@@ -50,6 +52,15 @@ const LOOK: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_secs(1);
 /// Whose engine has closed so many silent connections has the habit.
 const HABIT: u32 = 2;
+
+/// Whether a machine is still there where nothing is said.
+const PROBES: TcpKeepalive = TcpKeepalive {
+    idle: Duration::from_secs(2),
+    interval: Duration::from_secs(1),
+    count: 3,
+    #[cfg(target_os = "linux")]
+    user_timeout: Duration::ZERO,
+};
 
 /// How it is asked.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +88,9 @@ impl Admission {
         Admission { connector: connector(), clock, spec }
     }
 
-    /// Asks a replica's engine who it is, if anything is asked of it.
-    pub(super) async fn check(&self, replica: &Replica) {
-        let Some(identity) = replica.identity() else { return };
+    /// Asks a replica's engine who it is, if anything is asked of it; whether it said that it is the one.
+    pub(super) async fn check(&self, replica: &Replica) -> bool {
+        let Some(identity) = replica.identity() else { return false };
         let question = replica.ask_identity();
         let asked = timeout(self.spec.timeout, self.advertised(replica, identity)).await;
         let seen = match asked {
@@ -89,9 +100,12 @@ impl Admission {
         };
         let lately = self.spec.suppress_after_success.as_secs_f64() * 1000.0;
         if seen == Seen::Late && !replica.is_unidentified() && self.clock.now() - replica.completed() < lately {
-            return replica.suppress();
+            replica.suppress();
+            return false;
         }
+        let is_it = matches!(seen, Seen::Said(Ok(())));
         replica.identified(question, seen, self.spec.failures, self.clock.now());
+        is_it
     }
 
     async fn advertised(&self, replica: &Replica, identity: &Identity) -> Result<Advertised, NoAnswer> {
@@ -148,11 +162,18 @@ impl Admission {
             let began = Instant::now();
             let silent = self.begin_watch(replica).await;
             // after that: who answers now is whom it watches, or it ends
-            self.check(replica).await;
+            let is_it = self.check(replica).await;
             let is_same = !replica.is_unidentified() && replica.refusal().is_none();
             closed = if is_same { closed } else { 0 };
             let has_ended = match silent {
-                Some(silent) => Some(self.until_in_doubt(replica, silent, closed >= HABIT).await),
+                // believed for what it said before, and late now: it is asked again soon
+                Some(_) if is_same && !is_it => None,
+                Some(silent) => {
+                    if is_it {
+                        replica.watch(&silent.held);
+                    }
+                    Some(self.until_in_doubt(replica, silent, closed >= HABIT).await)
+                }
                 None => None,
             };
             closed += u32::from(has_ended == Some(true));
@@ -169,9 +190,8 @@ impl Admission {
             Ok(Ok(connection)) => Silent::new(connection, address).ok(),
             _ => None,
         };
-        match &silent {
-            Some(silent) => replica.watch(&silent.held),
-            None => replica.doubt_identity(self.clock.now()),
+        if silent.is_none() {
+            replica.doubt_identity(self.clock.now());
         }
         silent
     }
@@ -205,6 +225,8 @@ struct Silent {
 
 impl Silent {
     fn new(connection: TcpStream, address: SocketAddr) -> io::Result<Self> {
+        // a machine that is gone ends nothing by itself
+        set_tcp_keepalive(&connection, &PROBES).map_err(|_| io::ErrorKind::Unsupported)?;
         let held = connection.into_std()?;
         let connection = TcpStream::from_std(held.try_clone()?)?;
         Ok(Silent { connection, held: Arc::new(held), address })

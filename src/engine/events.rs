@@ -213,9 +213,13 @@ impl Publisher {
             match self.sequence.step(u64::from_be_bytes(number)) {
                 Step::Follows => {}
                 Step::Anew => replica.tells_no_longer(Loss::Anew),
-                Step::Missing(from) => catch_up(fleet, &replica, from, u64::from_be_bytes(number)).await,
+                Step::Missing(from) => catch_up(&replica, from, u64::from_be_bytes(number)).await,
             }
-            take(fleet, &replica, batch);
+            // what is repeated is of long ago
+            if batch.as_ref().is_ok_and(|batch| batch.events.contains(&Event::Cleared)) {
+                fleet.emptied(replica.id);
+            }
+            take(&replica, batch);
         }
     }
 
@@ -226,12 +230,12 @@ impl Publisher {
 }
 
 /// Asks for the batches from number `from` on up to `to`; without one of them, nothing is known.
-async fn catch_up(fleet: &Fleet, replica: &Replica, from: u64, to: u64) {
+async fn catch_up(replica: &Replica, from: u64, to: u64) {
+    let mut next = from;
     let missing = async {
         let address = replica.address().ok_or(io::ErrorKind::AddrNotAvailable)?;
         let mut stream = connect(replica, address, true).await?;
         tokio::io::AsyncWriteExt::write_all(&mut stream, &zmtp::question(&from.to_be_bytes())).await?;
-        let mut next = from;
         while next < to {
             let parts = zmtp::next(&mut stream).await?;
             let [.., number, payload] = parts.as_slice() else { return Err(io::ErrorKind::InvalidData.into()) };
@@ -241,19 +245,19 @@ async fn catch_up(fleet: &Fleet, replica: &Replica, from: u64, to: u64) {
                 Ok(number) if number == next || from == 0 && next == 0 && number < to => next = number + 1,
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
-            take(fleet, replica, batch::read(payload));
+            take(replica, batch::read(payload));
         }
         Ok::<_, io::Error>(())
     };
     let caught_up = timeout(REPLAYING, missing).await.is_ok_and(|result| result.is_ok());
-    // who joins in the middle has missed nothing that was known
-    if !caught_up && from > 0 {
+    // who joins in the middle, and is repeated nothing, has missed nothing that was known
+    if !caught_up && (from > 0 || next > 0) {
         replica.tells_no_longer(Loss::Gap);
     }
 }
 
 /// Takes in a batch, or that it was none.
-fn take(fleet: &Fleet, replica: &Replica, batch: Result<Batch, batch::Malformed>) {
+fn take(replica: &Replica, batch: Result<Batch, batch::Malformed>) {
     let Ok(batch) = batch else { return replica.tells_no_longer(Loss::Unreadable) };
     let told = replica.tell(|stored| {
         batch.events.iter().try_for_each(|event| {
@@ -270,10 +274,7 @@ fn take(fleet: &Fleet, replica: &Replica, batch: Result<Batch, batch::Malformed>
         match event {
             Event::Stored { blocks, .. } => replica.was_told(Heard::Stored, blocks.len()),
             Event::Removed(blocks) => replica.was_told(Heard::Removed, blocks.len()),
-            Event::Cleared => {
-                fleet.emptied(replica.id);
-                replica.was_told(Heard::Cleared, 1);
-            }
+            Event::Cleared => replica.was_told(Heard::Cleared, 1),
             Event::Other => replica.was_told(Heard::Other, 1),
         }
     }
