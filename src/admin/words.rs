@@ -101,7 +101,7 @@ fn table(record: &Record, fleet: &Members) -> String {
     let (policy, alpha) = (record.rule.policy, record.rule.affinity.alpha);
     let mut head = vec!["held"];
     head.extend(match policy {
-        PolicyKind::Cost => &["queue", "prefill", "decode", "imposed", "coming", "evicted", "total"][..],
+        PolicyKind::Cost => &["queue", "prefill", "decode", "imposed", "coming", "evicted", "later", "total"][..],
         PolicyKind::Affinity => &["overlap", "credit", "load", "score"],
         PolicyKind::Load | PolicyKind::RoundRobin => &["load"],
     });

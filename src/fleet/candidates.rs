@@ -134,13 +134,16 @@ impl Fleet {
         candidates: &[Candidate],
         weight: impl Fn(u64, ReplicaId) -> u64,
     ) -> Option<Decision> {
-        let request = key.request;
+        let mut request = key.request;
         let tuning = self.tuning.load();
         let Tuning { params, rules } = &**tuning;
         let replicas = self.replicas();
         let in_lane = |id| replicas.at(id).is_some_and(|r| r.spec.role.in_lane);
         let lane = rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
         let session = key.session.map(|session| (session, self.hints.home(session.key)));
+        if let Some((_, None)) = session {
+            request.tokens.turns = self.hints.turns(self.clock.now());
+        }
         lane::choose(request, candidates, params, lane, |group| {
             let decision = flight::choose(request, group, params)?;
             Some(match session {

@@ -113,7 +113,7 @@ impl ClaimGuard {
         self.note_step(Hold::Held);
         if let Some(session) = self.session.take() {
             let hints = &self.fleet.hints;
-            let before = hints.remember(session.key, self.replica, self.size.prompt);
+            let before = hints.remember(session.key, self.replica, self.size.prompt, self.fleet.clock.now());
             let (at, tokens) = (self.replica, self.size.prompt);
             self.fleet.sharing.tell(|| Learned::Home(hints.hashed(session.key), at, tokens));
             let before = before.filter(|last| last.replica == self.replica);

@@ -4,6 +4,7 @@
 
 use crate::pack::record;
 use crate::policy::hint::Home;
+use crate::policy::returns::Returns;
 use crate::prefix::halves::Halves;
 use crate::types::ReplicaId;
 use parking_lot::Mutex;
@@ -21,6 +22,8 @@ pub struct Hints {
     secret: AtomicU64,
     /// Held for a look-up and an insertion.
     halves: Mutex<Halves<Last, HALF>>,
+    /// Held for a few additions.
+    returns: Mutex<Returns>,
 }
 
 /// A session's last request.
@@ -40,7 +43,11 @@ impl Default for Hints {
     /// Nothing known.
     fn default() -> Self {
         // from the seed that the standard library draws for its maps
-        Hints { secret: AtomicU64::new(RandomState::new().hash_one(HALF)), halves: Mutex::default() }
+        Hints {
+            secret: AtomicU64::new(RandomState::new().hash_one(HALF)),
+            halves: Mutex::default(),
+            returns: Mutex::default(),
+        }
     }
 }
 
@@ -48,6 +55,16 @@ impl Hints {
     /// The number that names are hashed with, and all that is known, the older half first.
     pub fn all(&self) -> (u64, Vec<(u64, Last)>) {
         (self.secret.load(Relaxed), self.halves.lock().all())
+    }
+
+    /// What sessions do.
+    pub fn returns(&self) -> Returns {
+        self.returns.lock().clone()
+    }
+
+    /// What they did as another process saw it.
+    pub fn go_on_from(&self, returns: Returns) {
+        *self.returns.lock() = returns;
     }
 
     /// Takes in what another process knew.
@@ -70,10 +87,17 @@ impl Hints {
         self.halves.lock().touch(key)
     }
 
-    /// A request of the session, `tokens` long, got its first token at `replica`. Returns the one before, if there was
-    /// any.
-    pub fn remember(&self, key: u64, replica: ReplicaId, tokens: f64) -> Option<Last> {
-        self.heard(self.hashed(key), replica, tokens)
+    /// A request of the session, `tokens` long, got its first token at `replica` at `now`, milliseconds on the fleet's
+    /// clock. Returns the one before, if there was any.
+    pub fn remember(&self, key: u64, replica: ReplicaId, tokens: f64, now: f64) -> Option<Last> {
+        let before = self.heard(self.hashed(key), replica, tokens);
+        self.returns.lock().saw(now, before.is_some());
+        before
+    }
+
+    /// The turns that a session which begins now is expected to take after its first.
+    pub fn turns(&self, now: f64) -> f64 {
+        self.returns.lock().expected(now)
     }
 
     /// The same as another router has told, of the session whose key has this hash.
@@ -125,17 +149,17 @@ mod tests {
     fn what_is_used_stays_and_the_rest_makes_room() {
         let hints = Hints::default();
         let home = |key| hints.home(key).map(|home| home.replica);
-        hints.remember(u64::MAX, ReplicaId(7), 9.0);
+        hints.remember(u64::MAX, ReplicaId(7), 9.0, 0.0);
         for key in 0..4 * HALF as u64 {
-            hints.remember(key, ReplicaId(1), 9.0);
+            hints.remember(key, ReplicaId(1), 9.0, 0.0);
             if key % 1000 == 0 {
                 assert_eq!(home(u64::MAX), Some(ReplicaId(7)), "{key}");
             }
             assert!(hints.len() <= 2 * HALF);
         }
         assert_eq!((home(0), home(4 * HALF as u64 - 1)), (None, Some(ReplicaId(1))));
-        hints.remember(5, ReplicaId(2), 9.0);
-        hints.remember(5, ReplicaId(3), 9.0);
+        hints.remember(5, ReplicaId(2), 9.0, 0.0);
+        hints.remember(5, ReplicaId(3), 9.0, 0.0);
         assert_eq!(home(5), Some(ReplicaId(3)));
         hints.forget(ReplicaId(3));
         assert_eq!((home(5), home(u64::MAX)), (None, Some(ReplicaId(7))));
@@ -144,13 +168,13 @@ mod tests {
     #[test]
     fn what_a_home_is_worth_is_learned_and_goes_along() {
         let hints = Hints::default();
-        assert_eq!(hints.remember(1, ReplicaId(0), 9.0), None);
+        assert_eq!(hints.remember(1, ReplicaId(0), 9.0, 0.0), None);
         let worth = || hints.home(1).map(|home| home.worth);
         assert_eq!(worth(), Some(1.0));
         hints.prove(1, 0.0);
         hints.prove(1, -3.0);
         assert_eq!(worth(), Some(0.25));
-        assert_eq!(hints.remember(1, ReplicaId(2), 8.0).map(|last| last.replica), Some(ReplicaId(0)));
+        assert_eq!(hints.remember(1, ReplicaId(2), 8.0, 0.0).map(|last| last.replica), Some(ReplicaId(0)));
         assert_eq!(worth(), Some(0.25));
         hints.prove(1, 7.0);
         assert_eq!(worth(), Some(0.625));

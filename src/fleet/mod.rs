@@ -19,6 +19,7 @@ mod booking;
 pub mod candidates;
 pub mod claim;
 pub mod clock;
+mod collapse;
 pub mod elsewhere;
 pub mod emptying;
 pub mod fencing;
@@ -267,7 +268,7 @@ impl Fleet {
         #[expect(clippy::cast_precision_loss, reason = "a body's size fits a float")]
         let in_tokens = |bytes: u64| bytes as f64 * rates.tokens_per_byte;
         let block = in_tokens(self.tuning.load().params.load.block_bytes);
-        Tokens { prompt: in_tokens(bytes), block, output: rates.output }
+        Tokens { prompt: in_tokens(bytes), block, output: rates.output, turns: 0.0 }
     }
 
     /// The same of a prompt that follows the turn that ended at `previous`, as dense as that was.

@@ -7,6 +7,7 @@ use super::emptying::Emptying;
 use super::stored::Account;
 use super::work::SharedWork;
 use crate::api::catalogue::Catalogue;
+use crate::policy::collapse::Collapse;
 use crate::policy::cost::Prospect;
 use crate::policy::errors::TRIALS;
 use crate::policy::health::{FenceReason, Observation, Thresholds, Transition};
@@ -70,6 +71,8 @@ pub struct Vitals {
     pub(super) failing: Notify,
     /// Whether it turns requests away; held for a comparison.
     pub(super) refusals: Mutex<Refusals>,
+    /// What broke off there lately; held for a comparison.
+    pub(super) collapse: Mutex<Collapse>,
     /// Tells that its engine may be another one.
     pub(super) in_doubt: Notify,
     /// Stands for as long as its engine does, if that is watched; held for a look.
@@ -116,6 +119,7 @@ impl Vitals {
             proven: never(),
             failing: Notify::new(),
             refusals: Mutex::default(),
+            collapse: Mutex::default(),
             in_doubt: Notify::new(),
             witness: Mutex::default(),
             refused: never(),

@@ -100,7 +100,7 @@ fn decode(key: &[u8]) -> Option<RouteKey<'_>> {
             body_bytes: number(0)?,
             prompt_bytes: number(1)?,
             blocks: block(0)?,
-            tokens: Tokens { prompt: token(0)?, block: token(1)?, output: token(2)? },
+            tokens: Tokens { prompt: token(0)?, block: token(1)?, output: token(2)?, turns: 0.0 },
             salt: number(2)?,
         },
         model: if *has_model == 0 { None } else { Some(std::str::from_utf8(name).ok()?) },

@@ -10,6 +10,7 @@ use super::replica::state::ReplicaState;
 use super::steps::{Change, note};
 use crate::pack::record;
 use crate::policy::estimate::ModelRates;
+use crate::policy::returns::Returns;
 use crate::prefix::residency::state::ResidencyState;
 use crate::types::ReplicaId;
 use std::collections::HashMap;
@@ -26,10 +27,12 @@ pub struct FleetState {
     pins: Vec<(u64, ReplicaId)>,
     /// The number that sessions' names are hashed with, and where they were.
     hints: (u64, Vec<(u64, Last)>),
+    /// How many turns sessions take.
+    returns: Returns,
     residency: ResidencyState,
     orders: Vec<Order>,
 }
-record!(FleetState { now, block_bytes, replicas, models, pins, hints, residency, orders });
+record!(FleetState { now, block_bytes, replicas, models, pins, hints, returns, residency, orders });
 
 /// What an operator has said of a replica by name. Times are milliseconds on the fleet's clock.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,6 +91,7 @@ impl Fleet {
             models: self.models.all(),
             pins: self.pins.all(),
             hints: self.hints.all(),
+            returns: self.hints.returns(),
             residency: residency.state(),
             orders: self.orders(),
         }
@@ -139,6 +143,7 @@ impl Fleet {
         let sessions =
             sessions.filter_map(|(key, last)| Some((key, Last { replica: slot(last.replica.index())?, ..last })));
         self.hints.restore(secret, sessions);
+        self.hints.go_on_from(state.returns);
         let prints = state.block_bytes == self.params().load.block_bytes;
         self.residency.write().restore(state.residency, prints, slot);
         self.obey(state.orders);
@@ -210,7 +215,7 @@ mod tests {
         fleet.residency.write().confirm(claim);
         fleet.models.learn(Some("m"), 4096, 2048, Some(9));
         fleet.pins.remember(7, ReplicaId(2));
-        fleet.hints.remember(5, ReplicaId(1), 100.0);
+        fleet.hints.remember(5, ReplicaId(1), 100.0, 0.0);
         fleet.replicas()[0].drain(true, 0.0);
         (fleet, chain)
     }
@@ -281,6 +286,6 @@ mod tests {
         let mut bytes = Vec::new();
         state.pack(&mut bytes);
         let layout = (pack::VERSION, bytes.len(), xxh3_64(&bytes));
-        assert_eq!(layout, (4, 1332, 0x9a49_cf75_27ff_110a), "if the layout has changed, so must pack::VERSION");
+        assert_eq!(layout, (5, 1492, 0x56da_52d1_878a_3ab5), "if the layout has changed, so must pack::VERSION");
     }
 }

@@ -9,6 +9,7 @@
 //!                      sequence in the batch
 //!          + coming    what they mean for the requests that will come to r before its queue is empty again
 //!          + evicted   what the sessions of r lose of its cache when this one lives there, and will have to read again
+//!          + later     where its session begins: what living with those at r means for its later turns, and for them
 //! ```
 //!
 //! A request that looks at its own first token only takes the shortest queue and forgets what it does to everybody else;
@@ -17,19 +18,28 @@
 //!
 //! An answer shares its batch with those who generate now, and they are half done on average; then with those who come in
 //! their place, who go wherever it is cheapest by then, and so are no reason to prefer a replica now. A long answer must not
-//! be sent to a longer queue for one sequence fewer that will be there for a moment.
+//! be sent to a longer queue for one sequence fewer that will be there for a moment. And the more come while an answer is
+//! generated, the sooner such a difference is gone ([`SETTLED`]).
+//!
+//! A session stays where it begins. So for one that begins its later turns count as well ([`super::returns`]): in each of
+//! them it meets as many sequences as are usually at r, those that come in a minute for as long as an answer takes. Without
+//! that, replicas which hold what many sessions begin with attract them all, until their queues tell, and keep them.
 
 use super::estimate::{Rates, START};
 use super::flow::Coming;
 use super::room::Room;
 
-/// What a millisecond of this prefill counts for each request that waits there. Below 1: it may be overtaken by the
-/// queue elsewhere, or leave.
-const WAITING: f64 = 0.6;
+/// What a millisecond of this prefill counts for each request that waits there. Above 1: where some wait, those who come
+/// meanwhile will, and they stay for their answers.
+pub(super) const WAITING: f64 = 2.8;
 /// The same for each request that generates: engines go on generating between the chunks of a prompt.
-const INTERRUPTED: f64 = 0.3;
-/// For how much of an answer's time those who generate now do.
+const INTERRUPTED: f64 = 0.4;
+/// For how much of an answer's time those who generate now do, at most.
 const NOW: f64 = 0.5;
+/// When so many have come, those who generate now make no difference any more: the others went where it was cheaper.
+const SETTLED: f64 = 10.0;
+/// What a later turn counts for: who will be there then is not known well.
+const LATER: f64 = 0.5;
 
 /// What is to be placed, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -40,6 +50,8 @@ pub struct Tokens {
     pub block: f64,
     /// Expected of the answer.
     pub output: f64,
+    /// Turns that its session is expected to take after this one, where it begins with it; else 0.
+    pub turns: f64,
 }
 
 /// A replica as a price sees it.
@@ -74,17 +86,19 @@ pub struct Price {
     pub coming: f64,
     /// What it drives out of the cache and will be read again.
     pub evicted: f64,
+    /// What its session's later turns cost there, as far as they count.
+    pub later: f64,
 }
 
 impl Price {
     /// The sum.
     #[inline]
     pub fn total(&self) -> f64 {
-        self.queue + self.prefill + self.decode + self.imposed + self.coming + self.evicted
+        self.queue + self.prefill + self.decode + self.imposed + self.coming + self.evicted + self.later
     }
 
     /// The terms by name.
-    pub fn terms(&self) -> [(&'static str, f64); 6] {
+    pub fn terms(&self) -> [(&'static str, f64); 7] {
         [
             ("queue", self.queue),
             ("prefill", self.prefill),
@@ -92,6 +106,7 @@ impl Price {
             ("imposed", self.imposed),
             ("coming", self.coming),
             ("evicted", self.evicted),
+            ("later", self.later),
         ]
     }
 }
@@ -125,7 +140,9 @@ pub fn price(tokens: Tokens, (overlap, tail): (u32, f64), lost: f64, at: &Prospe
     let (cached, new) = tokens.split(overlap, tail);
     let prefill = at.rates.prefill_ms(new, cached);
     let requests = at.waiting + at.decoding;
-    let batch = NOW * requests;
+    // those that are there on average: who come, for as long as an answer takes
+    let usual = at.coming.rate * tokens.output * at.rates.step_ms(requests + 1.0);
+    let batch = requests * (SETTLED / usual.max(1.0)).min(NOW);
     let decode = tokens.output * at.rates.step_ms(batch + 1.0);
     let again = if lost > 0.0 { at.rates.prefill_ms(tokens.prompt, 0.0) * lost / tokens.prompt.max(1.0) } else { 0.0 };
     let slower = tokens.output * at.rates.step_growth;
@@ -138,6 +155,8 @@ pub fn price(tokens: Tokens, (overlap, tail): (u32, f64), lost: f64, at: &Prospe
         coming: at.coming.delay(at.queue_ms, prefill).min((at.room.sessions - requests).max(0.0) * prefill),
         // it is read before what comes later, by whomever: all wait for it
         evicted: again * (1.0 + requests),
+        // where many wait, they are who lives there
+        later: LATER * tokens.turns * slower * usual.max(at.waiting),
     }
 }
 
@@ -146,7 +165,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const TURN: Tokens = Tokens { prompt: 60_000.0, block: 512.0, output: 200.0 };
+    const TURN: Tokens = Tokens { prompt: 60_000.0, block: 512.0, output: 200.0, turns: 0.0 };
 
     fn at(queue_ms: f64, requests: f64) -> Prospect {
         Prospect { queue_ms, waiting: requests / 2.0, decoding: requests / 2.0, ..Prospect::IDLE }
@@ -157,12 +176,12 @@ mod tests {
         let warm = |queue| price(TURN, (115, 0.0), 0.0, &at(queue, 4.0)).total();
         let cold = price(TURN, (40, 0.0), 0.0, &at(0.0, 1.0)).total();
         assert!(warm(3000.0) < cold);
-        assert!(warm(12_000.0) > cold);
+        assert!(warm(20_000.0) > cold);
     }
 
     #[test]
     fn a_long_answer_does_not_wait_longer_for_one_sequence_fewer() {
-        let tokens = Tokens { prompt: 700.0, block: 512.0, output: 1300.0 };
+        let tokens = Tokens { prompt: 700.0, block: 512.0, output: 1300.0, turns: 0.0 };
         // as many as usual: they come one in 350 ms and stay for 35 s
         let coming = Coming { rate: 1.0 / 350.0, share: 0.2 };
         let total = |queue_ms, decoding| {
@@ -171,6 +190,29 @@ mod tests {
         };
         assert!(total(0.0, 100.0) < total(300.0, 99.0));
         assert!(total(0.0, 100.0) > total(300.0, 90.0));
+    }
+
+    #[test]
+    fn a_session_begins_where_fewer_are_usually_there_the_longer_it_is_the_more_so() {
+        let at = |rate| Prospect { coming: Coming { rate, share: 0.0 }, ..at(0.0, 8.0) };
+        let (few, many) = (at(0.004), at(0.005));
+        let total = |turns, overlap, at: &Prospect| price(Tokens { turns, ..TURN }, (overlap, 0.0), 0.0, at).total();
+        // where more of it is held
+        assert!(total(0.0, 105, &few) > total(0.0, 110, &many));
+        assert!(total(400.0, 105, &few) < total(400.0, 110, &many));
+        // but not for any price
+        assert!(total(400.0, 20, &few) > total(400.0, 110, &many));
+    }
+
+    #[test]
+    fn those_who_generate_now_count_less_where_many_come_meanwhile() {
+        let decode = |rate| {
+            let at = Prospect { coming: Coming { rate, share: 0.0 }, ..at(0.0, 30.0) };
+            let alone = Prospect { waiting: 0.0, decoding: 0.0, ..at };
+            price(TURN, (0, 0.0), 0.0, &at).decode - price(TURN, (0, 0.0), 0.0, &alone).decode
+        };
+        assert!(decode(0.05) < 0.3 * decode(0.001) && decode(0.05) > 0.0);
+        assert_eq!(decode(0.0), decode(0.001));
     }
 
     #[test]

@@ -193,7 +193,7 @@ mod tests {
         body_bytes: 200_000,
         prompt_bytes: 200_000,
         blocks: 97,
-        tokens: Tokens { prompt: 50_000.0, block: 512.0, output: 200.0 },
+        tokens: Tokens { prompt: 50_000.0, block: 512.0, output: 200.0, turns: 0.0 },
         salt: 0,
     };
 

@@ -6,18 +6,22 @@
 //! of the others. Nobody is dropped: the second group follows the first, for failover.
 //!
 //! `avoid` lets a short request in only where that saves more than it costs:
-//! - Under `cost`, when the lane's price, with the time to read what it does not hold counted *twice*, is still below
-//!   the best other price. The second time stands for the long prompt that comes next and waits for it. A session that
-//!   is cached in the lane has next to nothing to read, so that it stays there for as long as the prices say so.
+//! - Under `cost`, when the lane's price is below the best other price although the next long prompts are counted, too: they
+//!   wait for what the lane has to read for this one, as if they were there already. A session that is cached in
+//!   the lane has next to nothing to read, so that it stays there for as long as the prices say so.
 //! - Under the other policies, when every other replica is busier than the lane by as much as the largest request
 //!   weighs; or, where overlap counts at all, when leaving would mean to read a quarter of the prompt again.
 
+use super::cost::WAITING;
 use super::select::{Candidate, Decision, Params, Ranked, RouteRequest, looks_at_overlap};
 use crate::types::{PolicyKind, ReplicaId, ShortPrompts};
 use smallvec::SmallVec;
 
 /// The share of a prompt that a lane must hold, beyond what any other replica does, to keep its session: one in this.
 const WORTH_KEEPING: u32 = 4;
+
+/// For how many long prompts that may come at any time a lane is kept free.
+const NEXT: f64 = 2.0;
 
 /// The rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +116,7 @@ pub fn choose(
 fn pays(to: &Ranked, others: &Decision, request: RouteRequest, params: &Params) -> bool {
     if params.policy == PolicyKind::Cost {
         let best = others.ranked.unordered().iter().map(|r| r.price.total()).min_by(f64::total_cmp);
-        return best.is_some_and(|best| to.price.total() + to.price.prefill < best);
+        return best.is_some_and(|best| to.price.total() + NEXT * WAITING * to.price.prefill < best);
     }
     let lead = others.ranked.unordered().iter().map(|r| r.overlap).max().unwrap_or(0);
     let kept = to.overlap.saturating_sub(lead);

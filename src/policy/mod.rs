@@ -6,6 +6,7 @@
 pub mod accounts;
 pub mod admission;
 pub mod backlog;
+pub mod collapse;
 pub mod cost;
 pub mod drain;
 pub mod errors;
@@ -20,6 +21,7 @@ pub mod queue;
 pub mod ranking;
 pub mod refusals;
 pub mod retry;
+pub mod returns;
 pub mod room;
 pub mod score;
 pub mod select;

@@ -51,7 +51,7 @@ mod tests {
         body_bytes: 128 << 10,
         prompt_bytes: 128 << 10,
         blocks: 64,
-        tokens: Tokens { prompt: 30_000.0, block: 500.0, output: 200.0 },
+        tokens: Tokens { prompt: 30_000.0, block: 500.0, output: 200.0, turns: 0.0 },
         salt: 0,
     };
     const UNITS: u32 = 4;

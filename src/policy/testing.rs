@@ -11,7 +11,7 @@ pub(crate) const TURN: RouteRequest = RouteRequest {
     body_bytes: 100_000,
     prompt_bytes: 100_000,
     blocks: 48,
-    tokens: Tokens { prompt: 25_000.0, block: 512.0, output: 200.0 },
+    tokens: Tokens { prompt: 25_000.0, block: 512.0, output: 200.0, turns: 0.0 },
     salt: 0,
 };
 

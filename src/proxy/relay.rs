@@ -147,6 +147,9 @@ impl Proxy {
         if broken && !std::mem::replace(&mut ctx.relay.broken, broken) && !state.refused {
             self.metrics.attempt_failed(ctx.endpoint, Failure::BrokenStream);
             self.ended(Some(Failure::BrokenStream), ctx);
+            if !state.failed {
+                self.cut_off(ctx);
+            }
         }
         end && !state.finished && !state.failed && !state.foreign
     }

@@ -105,6 +105,9 @@ impl Proxy {
         if !matches!(failure, Failure::BadGateway | Failure::StaleConnection) {
             self.ended(Some(failure), ctx);
         }
+        if failure == Failure::Lost {
+            self.cut_off(ctx);
+        }
         ctx.attempt = None;
         ctx.failure = Some(failure);
         if let Some(route) = &mut ctx.route {

@@ -53,6 +53,13 @@ impl Proxy {
         }
     }
 
+    /// The connection to the engine was lost, and the answer with it.
+    pub(super) fn cut_off(&self, ctx: &Context) {
+        if let Some(attempt) = &ctx.attempt {
+            self.router.fleet().cut_off(attempt.reservation.replica().id, attempt.reservation.began());
+        }
+    }
+
     /// The current attempt has ended, with `failure` or well.
     pub(super) fn ended(&self, failure: Option<Failure>, ctx: &Context) {
         let Some(attempt) = ctx.attempt.as_ref().filter(|_| failure.is_none_or(Failure::is_the_replicas)) else {

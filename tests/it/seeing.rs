@@ -81,8 +81,10 @@ async fn an_explanation_names_the_replica_that_answered_and_its_terms_add_up() {
         assert_eq!((candidates.len(), &candidates[0]["ordinal"]), (2, &at.into()), "{told}");
         for candidate in candidates {
             let price = &candidate["price_ms"];
-            let terms: f64 =
-                ["queue", "prefill", "decode", "imposed", "coming", "evicted"].map(|t| number(&price[t])).iter().sum();
+            let terms: f64 = ["queue", "prefill", "decode", "imposed", "coming", "evicted", "later"]
+                .map(|t| number(&price[t]))
+                .iter()
+                .sum();
             assert!(is_near(terms, number(&price["total"])), "{candidate}");
             let score = number(&candidate["score"]);
             match policy {
@@ -99,7 +101,7 @@ async fn an_explanation_names_the_replica_that_answered_and_its_terms_add_up() {
 
         let words = in_words(&ramjet, &id_of(&answer)).await;
         let head = match policy {
-            "cost" => "held queue prefill decode imposed coming evicted total",
+            "cost" => "held queue prefill decode imposed coming evicted later total",
             _ => "held overlap credit load score",
         };
         let rows: Vec<String> = words.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();

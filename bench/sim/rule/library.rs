@@ -235,7 +235,10 @@ impl Rule for Library {
 
     fn failed(&mut self, request: &Request, _: usize, now: f64) {
         self.hand.set(now);
-        self.booked.remove(&request.id);
+        let Some(booked) = self.booked.remove(&request.id) else { return };
+        let (fleet, reservation) = (self.router.fleet(), &booked.reservation);
+        fleet.set_back(request.ends, reservation.replica().id);
+        fleet.cut_off(reservation.replica().id, reservation.began());
     }
 
     fn restarted(&mut self, replica: usize, now: f64) {

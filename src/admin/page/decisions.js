@@ -10,6 +10,7 @@ const TERMS = {
   imposed: ["d", "delay for requests that are there"],
   coming: ["e", "delay for requests that will come"],
   evicted: ["f", "to read again what it pushes out"],
+  later: ["g", "its session's later turns, in that company"],
 };
 
 const end = d => {

@@ -61,7 +61,7 @@ fn fleet(sessions: &[u64]) -> (Fleet, super::super::clock::Hand) {
 /// Who would be asked for the next turn of a session of so many blocks, of which the last `new` are new.
 fn asked(fleet: &Fleet, session: u64, blocks: u64, new: u64) -> Vec<u16> {
     let prompt = 500.0 * f64::from(u32::try_from(blocks + new).unwrap());
-    let tokens = Tokens { prompt, block: 500.0, output: 100.0 };
+    let tokens = Tokens { prompt, block: 500.0, output: 100.0, turns: 0.0 };
     let request = RouteRequest { blocks: u32::try_from(blocks + new).unwrap(), tokens, ..TURN };
     let hint = Some(Hint { key: session, source: Source::Named });
     let key = RouteKey { request, model: None, previous: None, session: hint };

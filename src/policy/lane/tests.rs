@@ -11,7 +11,7 @@ const SHORT: RouteRequest = RouteRequest {
     body_bytes: 200_000,
     prompt_bytes: 200_000,
     blocks: 100,
-    tokens: Tokens { prompt: 50_000.0, block: 500.0, output: 200.0 },
+    tokens: Tokens { prompt: 50_000.0, block: 500.0, output: 200.0, turns: 0.0 },
     salt: 0,
 };
 const LONG: RouteRequest = RouteRequest { body_bytes: OVER + 1, ..SHORT };

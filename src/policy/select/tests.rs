@@ -5,7 +5,7 @@ use crate::policy::testing;
 use crate::types::Basis;
 use proptest::prelude::*;
 
-const TURN: Tokens = Tokens { prompt: 150_000.0, block: 512.0, output: 200.0 };
+const TURN: Tokens = Tokens { prompt: 150_000.0, block: 512.0, output: 200.0, turns: 0.0 };
 
 fn params(policy: PolicyKind, basis: Basis) -> Params {
     let shipped = testing::params(policy);
