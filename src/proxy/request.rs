@@ -198,7 +198,9 @@ impl Proxy {
             is_stateless: prepared.is_stateless,
             pinned: prepared.names.and_then(|key| self.holder(key)),
         };
-        if let (None, Some(form @ Form::Multipart(_))) = (&ctx.prompt.model, form_of(head)) {
+        if ctx.prompt.model.is_none()
+            && let Some(form @ Form::Multipart(_)) = form_of(head)
+        {
             ctx.prompt.model = form.model(bytes).map(|named| named.name);
         }
         self.ask_usage(prepared.question, prepared.edited.as_ref().unwrap_or(bytes), ctx).or(prepared.edited)
