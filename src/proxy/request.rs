@@ -1,6 +1,6 @@
 //! `request_filter`: ramjet's own endpoints, then the body, then what it says.
 
-use super::body::{Body, BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
+use super::body::{Body, BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read, unburden};
 use super::context::{Context, PromptFacts};
 use super::cors::is_preflight;
 use super::course::request_is_whole;
@@ -142,6 +142,9 @@ impl Proxy {
                     ctx.body = Body::Held(edited);
                 }
             }
+        }
+        if ctx.prompt.streams {
+            unburden(session, &ctx.body).await?;
         }
         let named = session_name(session.req_header(), ctx).filter(|_| ctx.endpoint.is_inference());
         ctx.prompt.hint = named.or(ctx.prompt.hint);
