@@ -1,8 +1,8 @@
 //! `ramjet-bench`: simulated engines and the load to put on them.
 //!
 //! An independent judge: it talks HTTP and does not link the router, so that a mistake in the router cannot hide in a
-//! shared helper. Only `sim` and `instructions` link it: decisions cannot be judged in virtual time without the code that
-//! makes them, nor can its instructions be counted.
+//! shared helper. Only `sim`, `instructions` and `contention` link it: decisions cannot be judged in virtual time without the
+//! code that makes them, nor can its instructions be counted or its locks be fought for.
 
 mod chaos;
 mod clients;
@@ -64,6 +64,8 @@ enum Command {
     Instant(overhead::InstantArgs),
     /// how many instructions the request path takes, compared with a file
     Instructions(micro::InstructionsArgs),
+    /// how many choices several threads make together
+    Contention(micro::ContentionArgs),
     /// the least that a proxy on Pingora can be
     Bare(overhead::BareArgs),
     /// routing rules against modelled engines in virtual time, no sockets
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Bare(args) => told(overhead::bare(&args)),
         Command::Instant(args) => told(overhead::instant(&args)),
         Command::Instructions(args) => told(micro::instructions(&args)),
+        Command::Contention(args) => told(micro::contention(&args)),
         command => told(run_on_all_processors(command)),
     }
 }
@@ -121,7 +124,9 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Faults(args) => faults::run(args).await,
         Command::Overhead(args) => overhead::run(args).await,
         Command::Stream(args) => stream::run(args).await,
-        Command::Instant(_) | Command::Instructions(_) | Command::Bare(_) => Err("it makes its own runtime".to_owned()),
+        Command::Instant(_) | Command::Instructions(_) | Command::Contention(_) | Command::Bare(_) => {
+            Err("it makes its own runtime".to_owned())
+        }
         Command::Sim(args) => sim::run(&args),
     }
 }

@@ -12,6 +12,8 @@ use super::json::{Cursor, Kind};
 use super::sse::{Event, Scanner};
 use event::event;
 use figures::{Figures, timings};
+use memchr::memmem::Finder;
+use std::sync::LazyLock;
 
 pub use made::{Made, made};
 
@@ -81,6 +83,11 @@ pub const MAX_WHOLE: usize = 64 << 10;
 const MAX_HEAD: usize = 4 << 10;
 /// No engine gives out a longer id.
 const MAX_ID: usize = 256;
+
+/// Keys that are looked for in whole answers.
+static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"usage\""));
+static META_INFO: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"meta_info\""));
+static TIMINGS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"timings\""));
 
 /// Reads a whole answer beside its relay: keeps the last [`MAX_WHOLE`] bytes, and few of the first.
 #[derive(Debug, Default)]
@@ -170,9 +177,9 @@ impl WholeReader {
     pub fn usage(&self) -> Usage {
         let (mut by_usage, mut by_timings) = (Figures::default(), Usage::default());
         // text that cannot be read tells nothing
-        let figures = self.last("\"usage\"").or_else(|| self.last("\"meta_info\""));
+        let figures = self.last(&USAGE).or_else(|| self.last(&META_INFO));
         let _unreadable = figures.map(|mut value| by_usage.read(&mut value));
-        let _unreadable = self.last("\"timings\"").map(|mut value| timings(&mut value, &mut by_timings));
+        let _unreadable = self.last(&TIMINGS).map(|mut value| timings(&mut value, &mut by_timings));
         by_usage.usage().or(by_timings)
     }
 
@@ -201,10 +208,10 @@ impl WholeReader {
     }
 
     /// The value after the last `key`. (Within a string the quotes of a key would be escaped.)
-    fn last(&self, key: &str) -> Option<Cursor<'_>> {
+    fn last(&self, key: &Finder<'_>) -> Option<Cursor<'_>> {
         // forwards: many bytes are looked at together, backwards one by one
-        let at = memchr::memmem::find_iter(&self.tail, key.as_bytes()).last()?;
-        self.tail[at + key.len()..].trim_ascii_start().strip_prefix(b":").map(Cursor::new)
+        let at = key.find_iter(&self.tail).last()?;
+        self.tail[at + key.needle().len()..].trim_ascii_start().strip_prefix(b":").map(Cursor::new)
     }
 }
 

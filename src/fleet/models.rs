@@ -2,7 +2,7 @@
 
 use crate::policy::estimate::{MODEL_START, ModelRates};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Names come from clients: beyond this many, all others are learned as one.
 const MOST: usize = 64;
@@ -12,42 +12,59 @@ const LONGEST_NAME: usize = 256;
 /// Learned rates by model.
 #[derive(Debug, Default)]
 pub struct Models {
+    /// Names, their hashes, and what is known: so few that a look at each takes less time than a map.
     /// Held for a look-up and a few multiplications.
-    rates: Mutex<HashMap<String, ModelRates>>,
+    rates: Mutex<Vec<(u64, String, ModelRates)>>,
+}
+
+fn find(known: &[(u64, String, ModelRates)], model: &str) -> Option<usize> {
+    let hash = xxh3_64(model.as_bytes());
+    known.iter().position(|(other, name, _)| *other == hash && name == model)
 }
 
 impl Models {
     /// What is known of `model`.
     pub fn rates(&self, model: Option<&str>) -> ModelRates {
-        let rates = self.rates.lock();
-        rates.get(model.unwrap_or_default()).or_else(|| rates.get("")).copied().unwrap_or(MODEL_START)
+        let known = self.rates.lock();
+        let place = model.and_then(|model| find(&known, model)).or_else(|| find(&known, ""));
+        place.map_or(MODEL_START, |place| known[place].2)
     }
 
     /// All that is known, by model.
     pub fn all(&self) -> Vec<(String, ModelRates)> {
-        self.rates.lock().iter().map(|(name, rates)| (name.clone(), *rates)).collect()
+        self.rates.lock().iter().map(|(_, name, rates)| (name.clone(), *rates)).collect()
     }
 
     /// Takes in what another process knew.
     pub fn restore(&self, known: Vec<(String, ModelRates)>) {
-        self.rates.lock().extend(known.into_iter().take(MOST));
+        let mut own = self.rates.lock();
+        for (name, rates) in known.into_iter().take(MOST) {
+            let place = place_of(&mut own, &name);
+            own[place].2 = rates;
+        }
     }
 
     /// Learns from a request of `model`: canonical bytes (0 if unknown) and tokens of its prompt, tokens of its answer.
     #[expect(clippy::cast_precision_loss, reason = "token counts and sizes fit a float")]
     pub fn learn(&self, model: Option<&str>, prompt_bytes: u64, prompt: u64, output: Option<u64>) {
-        let mut rates = self.rates.lock();
-        let fits = |m: &&str| m.len() <= LONGEST_NAME && (rates.len() < MOST || rates.contains_key(*m));
+        let mut known = self.rates.lock();
+        let fits = |m: &&str| m.len() <= LONGEST_NAME && (known.len() < MOST || find(&known, m).is_some());
         let name = model.filter(fits).unwrap_or_default();
-        if !rates.contains_key(name) {
-            rates.insert(name.to_owned(), MODEL_START);
-        }
-        let Some(known) = rates.get_mut(name) else { return };
+        let place = place_of(&mut known, name);
+        let known = &mut known[place].2;
         known.observe_prompt(prompt_bytes as f64, prompt as f64);
         if let Some(tokens) = output {
             known.observe_output(tokens as f64);
         }
     }
+}
+
+/// The place of a model, a new one if it has none yet.
+fn place_of(known: &mut Vec<(u64, String, ModelRates)>, model: &str) -> usize {
+    find(known, model).unwrap_or_else(|| {
+        known.push((xxh3_64(model.as_bytes()), model.to_owned(), MODEL_START));
+        known.len() - 1
+    })
 }
 
 #[cfg(test)]

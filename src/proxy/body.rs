@@ -11,7 +11,8 @@
 //! - HTTP/2 with a length: it is switched on for the tail of the body, which a single read never exceeds;
 //! - HTTP/2 without length: the first frame is read with the buffer on, the others past it;
 //! - HTTP/1.1 chunked up to 64 KiB: the body is its own sentinel;
-//! - HTTP/1.1 chunked beyond: the connection is seated in a fresh session whose request has a one-byte body.
+//! - HTTP/1.1 chunked beyond: the connection is seated in a fresh session whose request has a one-byte body. So is one with
+//!   a long body whose answer is a stream: Pingora keeps the buffer that it read with for as long as that lasts.
 //!
 //! **Guard rails:** `upstream_peer` refuses to go on without a sentinel ([`is_seated`]), which turns a change in Pingora
 //! into a clean 500 rather than a request that hangs; `tests/it/bodies.rs` plays sizes × framings; the version is pinned.
@@ -19,6 +20,7 @@
 use super::course::read_at_most;
 use super::memory::Room;
 use bytes::{BufMut, Bytes, BytesMut};
+use http::Version;
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use pingora_core::apps::HttpPersistentSettings;
 use pingora_core::protocols::http::ServerSession;
@@ -34,9 +36,11 @@ use tokio::time::Instant;
 const RETRY_BUFFER: usize = 64 << 10;
 /// A sentinel of HTTP/1.1 is not larger where the length is known.
 const SENTINEL: usize = 4 << 10;
-/// What one read of a longer one gives: Pingora's buffer keeps as much memory as was ever read at one time, for as long as
-/// the answer takes.
-const PIECE: usize = 16 << 10;
+/// What one read of a longer one gives: all that Pingora's buffer takes, which keeps as much memory as was ever read at one
+/// time for as long as the answer takes.
+const PIECE: usize = 64 << 10;
+/// A body with which it keeps so much that a fresh session is worth its while, where the answer is a stream.
+const LONG: usize = 16 << 10;
 /// What is reserved ahead for a body whose length is only claimed.
 const RESERVE_AT_MOST: usize = 1 << 20;
 /// What is reserved besides, so that a member can be added without a copy.
@@ -214,7 +218,16 @@ async fn read_piece(session: &mut Session, past_buffer: bool) -> Result<Option<B
     }
 }
 
-/// Seats an HTTP/1.1 connection whose chunked body was read in a fresh session, with the same head but for a one-byte
+/// Lets go of what Pingora has read a long body with, where the answer will take its time.
+pub(super) async fn unburden(session: &mut Session, body: &Body) -> Result<()> {
+    let is_long = body.held().is_some_and(|bytes| bytes.len() > LONG);
+    if is_long && session.req_header().version == Version::HTTP_11 && content_length(session.req_header()) != Some(1) {
+        reseat(session).await?;
+    }
+    Ok(())
+}
+
+/// Seats an HTTP/1.1 connection whose body was read in a fresh session, with the same head but for a one-byte
 /// body. Keep-alive survives, and so do bytes of a next request that were read along.
 async fn reseat(session: &mut Session) -> Result<()> {
     let keep = HttpPersistentSettings::for_session(&session.downstream_session);
@@ -256,7 +269,7 @@ fn sentinel_head(request: &RequestHeader) -> Result<BytesMut> {
     head.put_slice(request.method.as_str().as_bytes());
     head.put_u8(b' ');
     head.put_slice(request.raw_path());
-    head.put_slice(if request.version == http::Version::HTTP_10 { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
+    head.put_slice(if request.version == Version::HTTP_10 { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
     request.header_to_h1_wire(&mut head);
     head.put_slice(b"\r\nx");
     Ok(head)
@@ -276,6 +289,6 @@ pub(super) fn content_length(request: &RequestHeader) -> Option<usize> {
 }
 
 fn expects_continue(request: &RequestHeader) -> bool {
-    request.version >= http::Version::HTTP_11
+    request.version >= Version::HTTP_11
         && request.headers.get(EXPECT).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }

@@ -194,6 +194,8 @@ fn number_of(id: &str) -> u64 {
 impl RequestIds {
     pub(super) fn next(&self) -> String {
         let n = self.next.fetch_add(1, Relaxed);
-        format!("{:016x}", xxh3_64_with_seed(&n.to_le_bytes(), self.seed))
+        let id = xxh3_64_with_seed(&n.to_le_bytes(), self.seed);
+        let digit = |at: u32| char::from_digit(u32::try_from(id >> (4 * at) & 15).unwrap_or(0), 16);
+        (0..16).rev().filter_map(digit).collect()
     }
 }

@@ -12,12 +12,15 @@ use pingora_http::ResponseHeader;
 /// Whether a head says once and plainly where its body ends. Pingora takes `3, 3` for a length, and passes that on; and
 /// of `gzip, chunked` it passes on that there are chunks, and not what is in them.
 pub(super) fn is_plain(fields: &HeaderMap) -> bool {
-    let once = |name| fields.get_all(name).iter().count() <= 1;
-    let has = |name, is_bad: fn(&[u8]) -> bool| fields.get(name).is_some_and(|value| is_bad(value.as_bytes()));
-    once(CONTENT_LENGTH)
-        && once(TRANSFER_ENCODING)
-        && !has(CONTENT_LENGTH, |value| value.contains(&b','))
-        && !has(TRANSFER_ENCODING, |value| !value.trim_ascii().eq_ignore_ascii_case(b"chunked"))
+    let (mut has_length, mut has_coding) = (false, false);
+    fields.iter().all(|(name, value)| match *name {
+        CONTENT_LENGTH => !std::mem::replace(&mut has_length, true) && !value.as_bytes().contains(&b','),
+        TRANSFER_ENCODING => {
+            let is_chunked = value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+            !std::mem::replace(&mut has_coding, true) && is_chunked
+        }
+        _ => true,
+    })
 }
 
 /// Settles what an engine's head says of the body.

@@ -8,7 +8,7 @@ use pingora_http::{RequestHeader, ResponseHeader};
 
 /// Fields of one connection besides `Transfer-Encoding`, which frames the body and is Pingora's business
 /// (RFC 9110, section 7.6.1).
-const HOP_BY_HOP: [HeaderName; 7] = [
+static HOP_BY_HOP: [HeaderName; 7] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -18,8 +18,15 @@ const HOP_BY_HOP: [HeaderName; 7] = [
     UPGRADE,
 ];
 
+/// What comes with an offer of HTTP/2.
+static HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+
 /// Takes out what belongs to the engine's connection.
 pub(super) fn drop_hop_by_hop(response: &mut ResponseHeader) {
+    // few engines say anything of it
+    if !response.headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        return;
+    }
     let nominated: Vec<HeaderName> = response
         .headers
         .get_all(CONNECTION)
@@ -36,17 +43,18 @@ pub(super) fn drop_hop_by_hop(response: &mut ResponseHeader) {
 
 /// Whether a request asks for a WebSocket, which is passed through.
 pub(super) fn wants_websocket(request: &RequestHeader) -> bool {
-    let offered = request.headers.get_all(UPGRADE).iter().flat_map(|value| value.as_bytes().split(|c| *c == b','));
-    request.method == Method::GET
-        && request.version == Version::HTTP_11
-        && offered.into_iter().any(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"websocket"))
+    if request.method != Method::GET || request.version != Version::HTTP_11 {
+        return false;
+    }
+    let mut offered = request.headers.get_all(UPGRADE).iter().flat_map(|value| value.as_bytes().split(|c| *c == b','));
+    offered.any(|protocol| protocol.trim_ascii().eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Declines an offer to go on in another protocol (RFC 9110, section 7.8): Java clients offer HTTP/2 with every request,
 /// and an engine that takes them at their word loses the body.
 pub(super) fn decline_upgrade(request: &mut RequestHeader) {
     request.remove_header(&UPGRADE);
-    request.remove_header("http2-settings");
+    request.remove_header(&HTTP2_SETTINGS);
 }
 
 /// What an upgraded connection is for: the model in the query, as OpenAI's realtime clients name it.

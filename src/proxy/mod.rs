@@ -195,18 +195,20 @@ impl Proxy {
 
 #[async_trait]
 impl ProxyHttp for Proxy {
-    type CTX = Context;
+    /// Where it was made: Pingora moves it twice, and keeps room for both moves for as long as the request takes.
+    type CTX = Box<Context>;
 
-    fn new_ctx(&self) -> Context {
+    fn new_ctx(&self) -> Self::CTX {
         course::request_begins();
-        Context::new(self.ids.next(), self.metrics.enter(), self.router.fleet().members(), self.terms.load_full())
+        let (members, terms) = (self.router.fleet().members(), self.terms.load_full());
+        Box::new(Context::new(self.ids.next(), self.metrics.enter(), members, terms))
     }
 
-    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<bool> {
         self.on_request(session, ctx).await
     }
 
-    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<Box<HttpPeer>> {
         self.choose_peer(session, ctx).await
     }
 
@@ -214,7 +216,7 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         request: &mut RequestHeader,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         self.address_request(request, ctx)
     }
@@ -224,7 +226,7 @@ impl ProxyHttp for Proxy {
         session: &mut Session,
         piece: &mut Option<Bytes>,
         end_of_stream: bool,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         // what a client says in another protocol is no body, and has no limit
         if !session.was_upgraded() {
@@ -240,12 +242,12 @@ impl ProxyHttp for Proxy {
         _peer: &HttpPeer,
         _fd: RawFd,
         _digest: Option<&Digest>,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         identity::leads_to_its_engine(reused, ctx)
     }
 
-    fn fail_to_connect(&self, session: &mut Session, _: &HttpPeer, ctx: &mut Context, e: Box<Error>) -> Box<Error> {
+    fn fail_to_connect(&self, session: &mut Session, _: &HttpPeer, ctx: &mut Self::CTX, e: Box<Error>) -> Box<Error> {
         self.on_connect_failed(session, ctx, e)
     }
 
@@ -254,7 +256,7 @@ impl ProxyHttp for Proxy {
         _peer: &HttpPeer,
         session: &mut Session,
         e: Box<Error>,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
         reused: bool,
     ) -> Box<Error> {
         self.on_attempt_failed(session, ctx, e, reused)
@@ -264,7 +266,7 @@ impl ProxyHttp for Proxy {
         &self,
         session: &mut Session,
         response: &mut ResponseHeader,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         framing::settle(response)?;
         self.on_upstream_head(session, response, ctx)
@@ -274,7 +276,7 @@ impl ProxyHttp for Proxy {
         &self,
         session: &mut Session,
         response: &mut ResponseHeader,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) -> Result<()> {
         relay::on_head(session, response, ctx)
     }
@@ -284,28 +286,28 @@ impl ProxyHttp for Proxy {
         _session: &mut Session,
         piece: &mut Option<Bytes>,
         end_of_stream: bool,
-        ctx: &mut Context,
+        ctx: &mut Self::CTX,
     ) -> Result<Option<Duration>> {
         self.on_piece(piece.as_ref(), end_of_stream, ctx)?;
         self.hide(piece, end_of_stream, ctx);
         Ok(None)
     }
 
-    async fn fail_to_proxy(&self, session: &mut Session, e: &Error, ctx: &mut Context) -> FailToProxy {
+    async fn fail_to_proxy(&self, session: &mut Session, e: &Error, ctx: &mut Self::CTX) -> FailToProxy {
         respond::failure(session, e, ctx).await
     }
 
-    async fn logging(&self, session: &mut Session, e: Option<&Error>, ctx: &mut Context) {
+    async fn logging(&self, session: &mut Session, e: Option<&Error>, ctx: &mut Self::CTX) {
         let (outcome, word) = self.on_end(session, e, ctx);
         self.end_trace(ctx, &outcome, word);
     }
 
     /// The access line and the metrics tell what became of a request; a client that leaves is no error of ours.
-    fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Self::CTX, _error: &Error) -> bool {
         true
     }
 
-    fn suppress_proxy_warn_log(&self, _: &Session, _: &Context, _: &Error, _: ProxyWarnLogContext) -> bool {
+    fn suppress_proxy_warn_log(&self, _: &Session, _: &Self::CTX, _: &Error, _: ProxyWarnLogContext) -> bool {
         true
     }
 }

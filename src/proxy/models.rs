@@ -61,6 +61,9 @@ impl Proxy {
 
     /// The body with the model in place of its alias, if it names one.
     pub(super) fn without_alias(head: &RequestHeader, body: &Bytes, ctx: &Context) -> Option<Bytes> {
+        if ctx.terms.rules.aliases.is_empty() {
+            return None;
+        }
         // an engine takes what it understands for JSON whatever the client calls it
         let form = form_of(head).or(ctx.endpoint.is_read().then_some(Form::Json))?;
         ctx.terms.rules.aliases.resolve(form, body)

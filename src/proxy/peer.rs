@@ -19,6 +19,7 @@ use crate::policy::queue::{Line, Shed};
 use crate::policy::retry::{Verdict, next_place};
 use crate::policy::select::{Decision, Ranked};
 use crate::telemetry::metrics::InflightGuard;
+use http::HeaderName;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use pingora_core::protocols::TcpKeepalive;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -33,7 +34,8 @@ use std::time::{Duration, Instant};
 /// Groups of connections that are used once.
 static FRESH: AtomicU64 = AtomicU64::new(1);
 
-const REQUEST_ID: &str = "x-request-id";
+const REQUEST_ID_NAME: &str = "x-request-id";
+static REQUEST_ID: HeaderName = HeaderName::from_static(REQUEST_ID_NAME);
 
 /// A replica's share, a claim on what it reads, and the count of those who have one: of none who still wait for it.
 type Choice = (Reservation, ClaimGuard, InflightGuard);
@@ -230,13 +232,15 @@ impl Proxy {
         if let Some(bytes) = ctx.body.held() {
             request.remove_header(&TRANSFER_ENCODING);
             request.remove_header(&EXPECT);
-            request.insert_header(CONTENT_LENGTH, bytes.len())?;
+            if !says_length(request, bytes.len()) {
+                request.insert_header(CONTENT_LENGTH, bytes.len())?;
+            }
         }
         request.remove_header(&explain::ASK);
         usage::name_coding(request, ctx)?;
         ctx.pass_trace(request)?;
-        if request.headers.get(REQUEST_ID).is_none() {
-            request.insert_header(REQUEST_ID, &ctx.id)?;
+        if request.headers.get(&REQUEST_ID).is_none() {
+            request.insert_header(REQUEST_ID_NAME, &ctx.id)?;
         }
         let Some(attempt) = &ctx.attempt else {
             return Error::e_explain(ErrorType::InternalError, "a request without a replica");
@@ -247,6 +251,13 @@ impl Proxy {
         }
         address_to(request, replica)
     }
+}
+
+/// Whether a request says that its body has so many bytes, in so many digits and no other way.
+fn says_length(request: &RequestHeader, bytes: usize) -> bool {
+    let digits = bytes.checked_ilog10().map_or(1, |power| power as usize + 1);
+    let is_short = request.headers.get(CONTENT_LENGTH).is_some_and(|value| value.len() == digits);
+    is_short && body::content_length(request) == Some(bytes)
 }
 
 /// How long a request may still be kept back, all its waits together.

@@ -82,7 +82,7 @@ pub(super) fn on_head(session: &mut Session, response: &mut ResponseHeader, ctx:
     ctx.room = None;
     response.insert_header("x-ramjet-request-id", &ctx.id)?;
     if let Some(attempt) = &ctx.attempt {
-        response.insert_header("x-ramjet-upstream", attempt.reservation.replica().id.to_string())?;
+        response.insert_header("x-ramjet-upstream", attempt.reservation.replica().id.index())?;
         hide_address(response, &attempt.reservation.replica().spec)?;
     }
     response.remove_header(&explain::TOLD);

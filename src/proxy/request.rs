@@ -1,6 +1,6 @@
 //! `request_filter`: ramjet's own endpoints, then the body, then what it says.
 
-use super::body::{Body, BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read};
+use super::body::{Body, BodyFailure, INVALID_CHUNK, ReadLimits, content_length, read, unburden};
 use super::context::{Context, PromptFacts};
 use super::cors::is_preflight;
 use super::course::request_is_whole;
@@ -143,6 +143,9 @@ impl Proxy {
                 }
             }
         }
+        if ctx.prompt.streams {
+            unburden(session, &ctx.body).await?;
+        }
         let named = session_name(session.req_header(), ctx).filter(|_| ctx.endpoint.is_inference());
         ctx.prompt.hint = named.or(ctx.prompt.hint);
         self.find_model(ctx).await
@@ -198,7 +201,9 @@ impl Proxy {
             is_stateless: prepared.is_stateless,
             pinned: prepared.names.and_then(|key| self.holder(key)),
         };
-        if let (None, Some(form @ Form::Multipart(_))) = (&ctx.prompt.model, form_of(head)) {
+        if ctx.prompt.model.is_none()
+            && let Some(form @ Form::Multipart(_)) = form_of(head)
+        {
             ctx.prompt.model = form.model(bytes).map(|named| named.name);
         }
         self.ask_usage(prepared.question, prepared.edited.as_ref().unwrap_or(bytes), ctx).or(prepared.edited)

@@ -142,8 +142,8 @@ pub(super) fn name_coding(request: &mut RequestHeader, ctx: &Context) -> Result<
 
 /// The head of a stream: whether something will be taken out of what follows. Its length is then not known.
 pub(super) fn begin(session: &Session, response: &mut ResponseHeader, ctx: &mut Context) -> Result<()> {
-    let is_coded = response.headers.contains_key(CONTENT_ENCODING);
-    if !matches!(ctx.asking, Asking::Asked(_)) || !ctx.relay.good || !ctx.relay.stream || is_coded {
+    let is_coded = || response.headers.contains_key(CONTENT_ENCODING);
+    if !matches!(ctx.asking, Asking::Asked(_)) || !ctx.relay.good || !ctx.relay.stream || is_coded() {
         return Ok(());
     }
     ctx.relay.hider = Some(Hider::default());

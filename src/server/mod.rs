@@ -63,9 +63,11 @@ use thiserror::Error;
 use tls::Certificates;
 use tokio::sync::watch;
 
-/// What is read ahead of a client's connection. A head and a short body fit; of a longer body the rest is read to where
-/// it belongs, not copied there, and an open stream keeps no more.
-const READ_BUFFER: usize = 8 << 10;
+/// What is read ahead of a client's connection: its beginning, which is looked at first. A head and a short body fit, and all
+/// else is read to where it belongs. An open stream keeps no more.
+const READ_BUFFER: usize = 2 << 10;
+/// The same under TLS, which asks for little at a time.
+const TLS_READ_BUFFER: usize = 8 << 10;
 
 /// Why ramjet could not start.
 #[derive(Debug, Error)]
@@ -350,15 +352,19 @@ fn api_service(
     for address in &config.listen.api {
         match address {
             ListenAddr::Tcp(address) => {
+                let ahead = if certificates.is_some() { TLS_READ_BUFFER } else { READ_BUFFER };
                 let mut listener = ListenerConfig::tcp(address.to_string())
                     .tcp_socket_options(socket_options(config))
-                    .l4_buffer(L4BufferSettings::default().read(READ_BUFFER));
+                    .l4_buffer(L4BufferSettings::default().read(ahead));
                 if let Some(certificates) = certificates {
                     listener = listener.tls(tls::settings(certificates));
                 }
                 service.add_listener(listener);
             }
-            ListenAddr::Unix(path) => service.add_uds(&path.to_string_lossy(), None),
+            ListenAddr::Unix(path) => {
+                let listener = ListenerConfig::uds(path.to_string_lossy());
+                service.add_listener(listener.l4_buffer(L4BufferSettings::default().read(READ_BUFFER)));
+            }
         }
     }
     Early::new(service, succession.over(), shutdown)

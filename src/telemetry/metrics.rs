@@ -5,16 +5,14 @@
 
 pub use super::guards::{InflightGuard, QueueGuard};
 use super::prompts::{REPORTS, ROTATION, SAVED, TOKENS};
+use super::ready::Ready;
 use super::registry::{Result, metrics};
 use super::status::{code, codes};
 use crate::api::answer::Usage;
 use crate::api::endpoint::Endpoint;
-use crate::policy::accounts::Accounts;
 use crate::policy::flight::Flight;
-use crate::policy::lane::Gate;
 use crate::policy::queue::Shed;
 use crate::policy::retry::Failure;
-use crate::policy::select::{Decision, Reason};
 use crate::types::Priority;
 use prometheus::IntCounterVec;
 use std::time::{Duration, SystemTime};
@@ -201,7 +199,8 @@ impl Metrics {
     /// # Errors
     /// A name declared twice.
     pub fn new() -> Result<Self> {
-        let metrics = Self::declare()?;
+        let mut metrics = Self::declare()?;
+        metrics.ready = Ready::of(&metrics);
         metrics.show_from_the_start();
         Ok(metrics)
     }
@@ -211,17 +210,8 @@ impl Metrics {
         self.started.set(SystemTime::UNIX_EPOCH.elapsed().map_or(0.0, |since| since.as_secs_f64()));
         self.show_own_from_the_start();
         self.show_prompts_from_the_start();
-        for (account, _) in Accounts::default().all() {
-            self.uncached_tokens.with_label_values(&[account]);
-        }
-        for reason in Reason::ALL {
-            self.decisions.with_label_values(&[reason.label()]);
-        }
         for flight in Flight::ALL {
             self.single_flight.with_label_values(&[flight.label()]);
-        }
-        for gate in Gate::ALL {
-            self.lane.with_label_values(&[gate.label()]);
         }
         for priority in Priority::ALL {
             self.queue_length.with_label_values(&[priority.name()]);
@@ -233,11 +223,6 @@ impl Metrics {
             self.shed.with_label_values(&[shed.label()]);
         }
         for endpoint in Endpoint::ALL {
-            self.duration.with_label_values(&[endpoint.label()]);
-            for code in codes() {
-                self.requests.with_label_values(&[endpoint.label(), code, "false"]);
-                self.requests.with_label_values(&[endpoint.label(), code, "true"]);
-            }
             for failure in Failure::ALL {
                 self.upstream_errors.with_label_values(&[endpoint.label(), failure.label()]);
             }
@@ -301,19 +286,6 @@ impl Metrics {
         self.generation.get()
     }
 
-    /// A choice was made, for a request with a prompt to compare or without.
-    pub fn decided(&self, decision: &Decision, has_prompt: bool, took: Duration) {
-        self.decisions.with_label_values(&[decision.reason.label()]).inc();
-        self.lane.with_label_values(&[decision.gate.label()]).inc();
-        self.decision_time.observe(took.as_secs_f64());
-        if let Some(flight) = decision.flight {
-            self.flight(flight);
-        }
-        if let (true, Some(first)) = (has_prompt, decision.ranked.first()) {
-            self.overlap.observe(f64::from(first.overlap));
-        }
-    }
-
     /// Something became of a request that shares a new prefix.
     pub fn flight(&self, what: Flight) {
         self.single_flight.with_label_values(&[what.label()]).inc();
@@ -354,26 +326,6 @@ impl Metrics {
     /// An answer reported its cached tokens; so many had been expected.
     pub fn predicted(&self, tokens: u64) {
         self.predicted_cached.inc_by(tokens);
-    }
-
-    /// A request ended.
-    pub fn ended(&self, o: &Outcome) {
-        let stream = if o.stream { "true" } else { "false" };
-        self.requests.with_label_values(&[o.endpoint.label(), code(o.status), stream]).inc();
-        self.duration.with_label_values(&[o.endpoint.label()]).observe(o.duration.as_secs_f64());
-        if let Some(ttft) = o.ttft {
-            self.ttft.observe(ttft.as_secs_f64());
-        }
-        if let (Some(ttft), Some(tokens @ 2..)) = (o.ttft, o.usage.completion) {
-            let per_token = o.duration.saturating_sub(ttft) / u32::try_from(tokens - 1).unwrap_or(u32::MAX);
-            self.per_token.observe(per_token.as_secs_f64());
-        }
-        self.prompt_tokens.inc_by(o.usage.prompt.unwrap_or(0));
-        self.cached_tokens.inc_by(o.usage.cached.unwrap_or(0));
-        self.completion_tokens.inc_by(o.usage.completion.unwrap_or(0));
-        if o.answered && o.endpoint.is_inference() && o.usage.cached.is_none() {
-            self.unreported.inc();
-        }
     }
 
     /// These are the names of the clients' keys from now on: each has its series, and those of others go.

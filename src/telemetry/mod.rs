@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod outlet;
 mod process;
 pub mod prompts;
+mod ready;
 pub mod recorder;
 mod registry;
 mod scrape;

@@ -6,6 +6,7 @@ use crate::api::family::Family;
 use crate::api::outline::{Change, Part};
 use crate::fleet::Fleet;
 use crate::policy::accounts::Accounts;
+use prometheus::{IntCounter, IntCounterVec};
 use std::collections::BTreeMap;
 
 /// Models with series of their own; the others share one.
@@ -31,6 +32,15 @@ pub struct Sums {
     pub saved: f64,
 }
 
+/// What is counted of the prompts of one model.
+pub(super) struct Series {
+    /// In the order of the accounts.
+    tokens: [IntCounter; 5],
+    rotation: IntCounter,
+    saved: IntCounter,
+    reports: IntCounter,
+}
+
 impl Metrics {
     /// What has a closed set of labels, at zero.
     pub(super) fn show_prompts_from_the_start(&self) {
@@ -43,40 +53,41 @@ impl Metrics {
                 }
             }
         }
-        self.show_model(OTHER);
+        self.with_series(OTHER, |_| ());
     }
 
     /// The models that replicas list, at zero; as long as there are few.
     pub(super) fn show_models(&self, listed: impl IntoIterator<Item = String>) {
         for name in listed {
-            self.show_model(self.model_label(&name));
+            self.with_series(&name, |_| ());
         }
     }
 
-    fn show_model(&self, label: &str) {
-        for (account, _) in Accounts::default().whole() {
-            self.model_tokens.with_label_values(&[label, account]);
-        }
-        for by_model in [&self.model_rotation, &self.model_saved, &self.model_reports] {
-            by_model.with_label_values(&[label]);
+    fn show_model(&self, label: &str) -> Series {
+        let by_model = |counters: &IntCounterVec| counters.with_label_values(&[label]);
+        let account = |(account, _)| self.model_tokens.with_label_values(&[label, account]);
+        Series {
+            tokens: Accounts::default().whole().map(account),
+            rotation: by_model(&self.model_rotation),
+            saved: by_model(&self.model_saved),
+            reports: by_model(&self.model_reports),
         }
     }
 
     /// An answer of `model` (one that a replica lists) told how many tokens of its prompt were cached; replicas that take
     /// turns would have had `rotation` of them.
     pub fn accounted(&self, model: Option<&str>, accounts: Accounts, rotation: u64) {
-        for (account, tokens) in accounts.all() {
-            self.uncached_tokens.with_label_values(&[account]).inc_by(tokens);
-        }
+        self.ready.account(accounts);
         let saved = accounts.cached.saturating_sub(rotation);
         self.saved_tokens.inc_by(saved);
-        let model = model.map_or(OTHER, |name| self.model_label(name));
-        for (account, tokens) in accounts.whole() {
-            self.model_tokens.with_label_values(&[model, account]).inc_by(tokens);
-        }
-        self.model_rotation.with_label_values(&[model]).inc_by(rotation);
-        self.model_saved.with_label_values(&[model]).inc_by(saved);
-        self.model_reports.with_label_values(&[model]).inc();
+        self.with_series(model.unwrap_or(OTHER), |series| {
+            for (counter, (_, tokens)) in series.tokens.iter().zip(accounts.whole()) {
+                counter.inc_by(tokens);
+            }
+            series.rotation.inc_by(rotation);
+            series.saved.inc_by(saved);
+            series.reports.inc();
+        });
     }
 
     /// A prompt parted from one before it, and so many tokens after that are the same.
@@ -87,17 +98,18 @@ impl Metrics {
         self.break_tokens.with_label_values(&labels).inc_by(tokens as u64);
     }
 
-    /// The label of a model: its name, as long as there are few.
-    fn model_label<'a>(&self, name: &'a str) -> &'a str {
+    /// Counts in the series of a model: its own, as long as there are few.
+    fn with_series(&self, name: &str, count: impl FnOnce(&Series)) {
         let mut known = self.models.lock();
-        if known.contains(name) {
-            return name;
-        }
-        let has_room = known.len() < MOST;
-        if has_room {
-            known.insert(name.to_owned());
-        }
-        if has_room { name } else { OTHER }
+        let find = |known: &[(String, Series)], name: &str| known.iter().position(|(other, _)| other == name);
+        let place = find(&known, name).unwrap_or_else(|| {
+            let label = if known.len() <= MOST { name } else { OTHER };
+            find(&known, label).unwrap_or_else(|| {
+                known.push((label.to_owned(), self.show_model(label)));
+                known.len() - 1
+            })
+        });
+        count(&known[place].1);
     }
 
     /// The sums by model, those of processes before this one among them; of models of which an answer has told.

@@ -27,8 +27,10 @@ macro_rules! metrics {
             pub(super) rendering: parking_lot::Mutex<()>,
             /// What processes before this one counted.
             pub(super) inherited: parking_lot::Mutex<$crate::telemetry::inherited::Counts>,
-            /// The models that have series of their own.
-            pub(super) models: parking_lot::Mutex<std::collections::HashSet<String>>,
+            /// The models that have series of their own, with these.
+            pub(super) models: parking_lot::Mutex<Vec<(String, $crate::telemetry::prompts::Series)>>,
+            /// The series that every request counts in.
+            pub(super) ready: $crate::telemetry::ready::Ready,
             /// The names of the clients' keys.
             pub(super) keys: parking_lot::Mutex<std::collections::HashSet<String>>,
             $(pub(super) $field: $crate::telemetry::registry::metrics!(@type $kind),)+
@@ -44,6 +46,7 @@ macro_rules! metrics {
                     rendering: parking_lot::Mutex::new(()),
                     inherited: parking_lot::Mutex::default(),
                     models: parking_lot::Mutex::default(),
+                    ready: $crate::telemetry::ready::Ready::default(),
                     keys: parking_lot::Mutex::default(),
                 })
             }

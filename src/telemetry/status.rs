@@ -30,22 +30,32 @@ const KNOWN: [(u16, &str); 23] = [
 const CLASSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "none"];
 
 /// Every label.
-pub(super) fn codes() -> impl Iterator<Item = &'static str> {
-    KNOWN.into_iter().map(|(_, label)| label).chain(CLASSES)
+pub(super) fn codes() -> impl ExactSizeIterator<Item = &'static str> {
+    (0..KNOWN.len() + CLASSES.len()).map(label)
 }
 
-/// The status as a label: the usual ones by number, the rest by class, so that no engine can grow the set.
-pub(super) fn code(status: u16) -> &'static str {
-    match KNOWN.binary_search_by_key(&status, |(n, _)| *n) {
-        Ok(at) => KNOWN[at].1,
-        Err(_) => match status {
-            200..=299 => "2xx",
-            300..=399 => "3xx",
-            400..=499 => "4xx",
-            500..=599 => "5xx",
-            _ => "none",
-        },
+/// The label in this place among all of them.
+fn label(place: usize) -> &'static str {
+    match KNOWN.get(place) {
+        Some((_, label)) => label,
+        None => CLASSES[place - KNOWN.len()],
     }
+}
+
+/// The place of a status's label: the usual ones by number, the rest by class, so that no engine can grow the set.
+pub(super) fn place(status: u16) -> usize {
+    KNOWN.binary_search_by_key(&status, |(n, _)| *n).unwrap_or_else(|_| {
+        let class = match status {
+            200..=599 => usize::from(status / 100 - 2),
+            _ => CLASSES.len() - 1,
+        };
+        KNOWN.len() + class
+    })
+}
+
+/// The status as a label.
+pub(super) fn code(status: u16) -> &'static str {
+    label(place(status))
 }
 
 #[cfg(test)]

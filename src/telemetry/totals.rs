@@ -5,18 +5,11 @@ use super::history::{AtReplica, Sample, Sums, TTFT_BUCKETS};
 use super::inherited::Labels;
 use super::metrics::{CACHED_TOKENS, Metrics, PROMPT_TOKENS, TTFT, TTFT_NAME};
 use crate::fleet::Fleet;
+use crate::policy::queue::Shed;
+use crate::types::Priority;
 use prometheus::IntCounterVec;
 use prometheus::core::Collector;
 use std::collections::HashMap;
-
-/// A status of which the server's side is to blame.
-fn is_error(labels: &[(&str, &str)]) -> bool {
-    labels.iter().any(|(name, value)| *name == "code" && value.starts_with('5'))
-}
-
-fn is_left(labels: &[(&str, &str)]) -> bool {
-    labels.contains(&("code", "499"))
-}
 
 /// A count as a number to calculate with.
 #[expect(clippy::cast_precision_loss, reason = "counts are shown to a few digits")]
@@ -65,29 +58,22 @@ impl Metrics {
         counts.cached_tokens = counter("ramjet_cached_prompt_tokens_total", self.cached_tokens.get());
         counts.predicted_tokens = counter("ramjet_predicted_cached_prompt_tokens_total", self.predicted_cached.get());
         counts.output_tokens = counter("ramjet_completion_tokens_total", self.completion_tokens.get());
+        counts.uncached_tokens = counter("ramjet_uncached_prompt_tokens_total", self.ready.uncached());
+        let ended = |wanted: fn(&str) -> bool| {
+            let is_wanted = |labels: &Labels| labels.iter().any(|(name, value)| name == "code" && wanted(value));
+            float(self.ready.ended(wanted)) + inherited.total("ramjet_requests_total", is_wanted)
+        };
+        counts.requests = ended(|_| true);
+        // the server's side is to blame
+        counts.errors = ended(|code| code.starts_with('5'));
+        counts.left = ended(|code| code == "499");
+        let shed: u64 = Shed::ALL.iter().map(|shed| self.shed.with_label_values(&[shed.label()]).get()).sum();
+        counts.shed = counter("ramjet_shed_total", shed);
         drop(inherited);
-        counts.requests = self.sum(&self.requests, "ramjet_requests_total", |_| true);
-        counts.errors = self.sum(&self.requests, "ramjet_requests_total", is_error);
-        counts.left = self.sum(&self.requests, "ramjet_requests_total", is_left);
-        counts.shed = self.sum(&self.shed, "ramjet_shed_total", |_| true);
-        counts.uncached_tokens = self.sum(&self.uncached_tokens, "ramjet_uncached_prompt_tokens_total", |_| true);
         sums.ttft = self.first_tokens();
         sums.gauges.in_flight = f64::from(i32::try_from(self.inflight.get()).unwrap_or(i32::MAX));
         sums.gauges.waiting = self.gauge_sum();
         sums
-    }
-
-    /// The sum of a counter's series whose labels are wanted.
-    fn sum(&self, counters: &IntCounterVec, name: &str, wanted: impl Fn(&[(&str, &str)]) -> bool) -> f64 {
-        let families = counters.collect();
-        let own = families.iter().flat_map(|family| family.get_metric()).filter(|metric| {
-            let labels: Vec<_> = metric.get_label().iter().map(|l| (l.name(), l.value())).collect();
-            wanted(&labels)
-        });
-        let own: f64 = own.map(|metric| metric.get_counter().get_value()).sum();
-        let wanted =
-            |labels: &Labels| wanted(&labels.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect::<Vec<_>>());
-        own + self.inherited.lock().total(name, wanted)
     }
 
     /// A counter by replica.
@@ -106,8 +92,9 @@ impl Metrics {
 
     /// Requests that wait for room.
     fn gauge_sum(&self) -> f64 {
-        let families = self.queue_length.collect();
-        families.iter().flat_map(|family| family.get_metric()).map(|metric| metric.get_gauge().get_value()).sum()
+        let waiting: i64 =
+            Priority::ALL.iter().map(|priority| self.queue_length.with_label_values(&[priority.name()]).get()).sum();
+        f64::from(i32::try_from(waiting).unwrap_or(i32::MAX))
     }
 
     /// Times to the first token, by bucket.

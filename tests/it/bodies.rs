@@ -10,6 +10,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const SIZES: [usize; 6] = [10, 63 << 10, 64 << 10, 65 << 10, 1 << 20, 16 << 20];
 
+/// The member that asks for a stream.
+const STREAMED: &str = r#""stream":true,"#;
+
 #[derive(Clone, Copy, Debug)]
 enum Framing {
     Length,
@@ -127,12 +130,33 @@ async fn a_connection_serves_many_bodies_of_any_framing() {
     let ramjet = Ramjet::start(&[engine.addr]).await;
     let mut h1 = H1::connect(ramjet.api).await.unwrap();
     for framing in [Framing::Chunked, Framing::Length, Framing::Chunked, Framing::Continue, Framing::Chunked] {
-        for size in [200, 200 << 10] {
-            let body = body_of(size);
-            assert_eq!(send_h1(&mut h1, framing, &body).await, 200);
-            assert_eq!(engine.seen().pop().unwrap().hash, xxh3_64(&body), "{framing:?} {size}");
+        for size in [200, 20 << 10, 200 << 10] {
+            for body in [body_of(size), chat_body(size, STREAMED)] {
+                assert_eq!(send_h1(&mut h1, framing, &body).await, 200);
+                assert_eq!(engine.seen().pop().unwrap().hash, xxh3_64(&body), "{framing:?} {size}");
+            }
         }
     }
+}
+
+/// What Pingora has read a long body with is let go of where the answer is a stream, and with it nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_come_with_the_end_of_a_long_body_are_answered_in_their_turn() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    for size in [300, 17 << 10, 65 << 10, 300 << 10] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        let bodies = [chat_body(size, STREAMED), body_of(100), chat_body(size + 1, STREAMED), chat_body(300, STREAMED)];
+        let with_head =
+            |body: &Vec<u8>| [chat_head(&format!("content-length: {}\r\n", body.len())).as_bytes(), body].concat();
+        h1.send(&bodies.iter().map(with_head).collect::<Vec<_>>().concat()).await;
+        for body in &bodies {
+            assert_eq!(h1.answer().await.unwrap().status, 200, "{size}");
+            let hash = xxh3_64(body);
+            assert!(engine.seen().iter().any(|seen| (seen.length, seen.hash) == (body.len(), hash)), "{size}");
+        }
+    }
+    ramjet.settled().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

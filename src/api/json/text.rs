@@ -11,6 +11,26 @@ const GATHER: usize = 512;
 /// A stretch without escapes that is this long is searched, and passed on, as a whole.
 const LONG_STRETCH: usize = 64;
 
+/// What one letter after a backslash means; most mean themselves.
+const PLAIN: [u8; 256] = {
+    let mut plain = [0; 256];
+    let mut code = 0u8;
+    loop {
+        plain[code as usize] = match code {
+            b'n' => b'\n',
+            b't' => b'\t',
+            b'r' => b'\r',
+            b'b' => 0x08,
+            b'f' => 0x0c,
+            other => other,
+        };
+        if code == u8::MAX {
+            break plain;
+        }
+        code += 1;
+    }
+};
+
 /// Decodes the text of a string up to its closing quote (or the end of `text`), whose offset is returned.
 ///
 /// A lone surrogate comes out as its three-byte form: such text is forwarded, so it must have one stable reading.
@@ -30,16 +50,21 @@ pub(super) fn decode(text: &[u8], mut sink: impl FnMut(&[u8])) -> usize {
             sink(&text[at..at + clean]);
             at += clean;
         }
-        match text.get(at) {
-            Some(b'\\') => {
-                at += 1;
-                at += unescape(&text[at..], |piece| {
+        match text[at..] {
+            [b'\\', b'u', ref digits @ ..] => {
+                at += 2 + unescape_unicode(digits, &mut |piece| {
                     gathered[n..n + piece.len()].copy_from_slice(piece);
                     n += piece.len();
                 });
             }
-            None | Some(b'"') => break,
-            Some(_) => {}
+            [b'\\', code, ..] => {
+                gathered[n] = PLAIN[usize::from(code)];
+                n += 1;
+                at += 2;
+            }
+            [b'\\'] => at += 1,
+            [] | [b'"', ..] => break,
+            [..] => {}
         }
     }
     if n > 0 {
@@ -85,21 +110,6 @@ fn first_special(word: [u8; 8]) -> usize {
     let word = u64::from_le_bytes(word);
     let hits = zero_bytes(word ^ u64::from_le_bytes([b'"'; 8])) | zero_bytes(word ^ u64::from_le_bytes([b'\\'; 8]));
     hits.trailing_zeros() as usize / 8
-}
-
-/// Decodes one escape, given what follows its backslash; at most eight bytes come out. Returns how much was read.
-fn unescape(rest: &[u8], mut sink: impl FnMut(&[u8])) -> usize {
-    let Some(code) = rest.first() else { return 0 };
-    match code {
-        b'n' => sink(b"\n"),
-        b't' => sink(b"\t"),
-        b'r' => sink(b"\r"),
-        b'b' => sink(b"\x08"),
-        b'f' => sink(b"\x0c"),
-        b'u' => return 1 + unescape_unicode(&rest[1..], &mut sink),
-        other => sink(&[*other]),
-    }
-    1
 }
 
 /// Decodes the four digits after `\u` and a following low surrogate. Returns how much was read.
