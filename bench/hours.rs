@@ -42,8 +42,9 @@ pub(crate) struct HoursArgs {
     /// what the index may use
     #[arg(long, default_value = "4MiB")]
     index: String,
-    /// what the second half may add, by its slope, in MiB
-    #[arg(long, default_value_t = 3.0)]
+    /// what the second half may add, by its slope, in MiB: tables that fill take half of it, and what an allocator keeps
+    /// goes up and down by as much
+    #[arg(long, default_value_t = 4.0)]
     bound: f64,
     /// before that, as many plain requests as fill every table of what was used last
     #[arg(long)]
