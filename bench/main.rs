@@ -12,7 +12,9 @@ mod crowd;
 mod demo;
 mod engine;
 mod faults;
+mod hours;
 mod load;
+mod memory;
 mod micro;
 mod num;
 mod overhead;
@@ -54,6 +56,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// minutes of mixed traffic on engines that go wrong in every way, every byte checked
     Chaos(chaos::ChaosArgs),
+    /// ten hours of coding agents in ten minutes, and whether the router's memory grows
+    Hours(hours::HoursArgs),
     /// what each kind of fault of a replica costs, with the real router
     Faults(faults::FaultsArgs),
     /// what a router costs between a client and engines that answer at once: latency, processor time, memory
@@ -121,6 +125,7 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Cluster(args) => cluster::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Chaos(args) => chaos::run(args).await,
+        Command::Hours(args) => hours::run(args).await,
         Command::Faults(args) => faults::run(args).await,
         Command::Overhead(args) => overhead::run(args).await,
         Command::Stream(args) => stream::run(args).await,

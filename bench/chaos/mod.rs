@@ -11,7 +11,7 @@ mod engine;
 mod judge;
 mod ledger;
 mod plan;
-mod warm;
+pub(crate) mod warm;
 mod watch;
 mod wire;
 
@@ -26,13 +26,13 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use crate::memory::Memory;
 use crate::num::{Rng, millis};
 use crate::router::{Router, program};
 use client::{Connection, Shared};
 use engine::Fleet;
 use judge::Tally;
 use ledger::Ledger;
-use watch::Memory;
 
 /// Every so many clients speak HTTP/2, and so many of those share a connection.
 const H2_EVERY: usize = 3;
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: ChaosArgs) -> Result<(), String> {
     let router = Router::start_with(&program, &fleet.urls, settings(), &[]).await?;
     let host = router.url().trim_start_matches("http://").to_owned();
     if watch::judges(args.duration) {
-        println!("{}", warm::up(&host).await?);
+        println!("{}", warm::up(&host, "chaos").await?);
     }
     let began = Instant::now();
     let round = Arc::new(Round {
@@ -108,7 +108,7 @@ pub(crate) async fn run(args: ChaosArgs) -> Result<(), String> {
     ledger.judge(|id| plan::ask(args.seed, id).kind);
     summary(&args, &round, &page, cpu);
     let requests = round.tally.lock().requests;
-    verdict(&ledger, memory.judge(requests), rest)
+    verdict(&ledger, watch::judge(&memory, requests), rest)
 }
 
 fn start(round: &Arc<Round>, count: usize) -> JoinSet<()> {

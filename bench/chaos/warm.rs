@@ -21,16 +21,17 @@ const AT_MOST: Duration = Duration::from_secs(240);
 ///
 /// # Errors
 /// When the router answers too few of them in time.
-pub(crate) async fn up(host: &str) -> Result<String, String> {
+pub(crate) async fn up(host: &str, model: &str) -> Result<String, String> {
     let (began, answered, next) = (Instant::now(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut clients = JoinSet::new();
     for _ in 0..AT_ONCE {
-        let (host, answered, next) = (host.to_owned(), Arc::clone(&answered), Arc::clone(&next));
+        let (host, model, answered, next) =
+            (host.to_owned(), model.to_owned(), Arc::clone(&answered), Arc::clone(&next));
         clients.spawn(async move {
             let mut kept = None;
             // ordering: only distinctness matters
             while answered.load(Ordering::Relaxed) < REQUESTS && began.elapsed() < AT_MOST {
-                match ask(&mut kept, &host, next.fetch_add(1, Ordering::Relaxed)).await {
+                match ask(&mut kept, &host, &model, next.fetch_add(1, Ordering::Relaxed)).await {
                     Ok(is_good) => {
                         answered.fetch_add(is_good.into(), Ordering::Relaxed);
                     }
@@ -46,13 +47,13 @@ pub(crate) async fn up(host: &str) -> Result<String, String> {
 }
 
 /// One request that nobody has asked before. Whether it was answered well.
-async fn ask(kept: &mut Option<Wire>, host: &str, number: u64) -> std::io::Result<bool> {
+async fn ask(kept: &mut Option<Wire>, host: &str, model: &str, number: u64) -> std::io::Result<bool> {
     if kept.is_none() {
         *kept = Some(Wire::new(TcpStream::connect(host).await?));
     }
     let Some(wire) = kept.as_mut() else { return Ok(false) };
     let prompt = format!("{number:016x} ").repeat(PROMPT / 17);
-    let body = format!(r#"{{"model":"chaos","prompt":"{prompt}"}}"#);
+    let body = format!(r#"{{"model":"{model}","prompt":"{prompt}"}}"#);
     let length = body.len();
     let head = format!("POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n");
     wire.write(&[head.as_bytes(), body.as_bytes()].concat()).await?;

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::client::get;
+use crate::memory::{Growth, Memory};
 use crate::num::to_float;
 
 /// Gauges that are zero when nobody is asking.
@@ -27,55 +28,23 @@ pub(crate) fn judges(duration: f64) -> bool {
     duration >= LEAST_JUDGED
 }
 
-/// Resident memory, second by second.
-#[derive(Debug, Default)]
-pub(crate) struct Memory {
-    /// seconds and MiB
-    points: Vec<(f64, f64)>,
-}
-
-impl Memory {
-    /// Notes what the process has now.
-    pub(crate) fn look(&mut self, process: u32, at: f64) {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok());
-        self.points.extend(kib.map(|kib| (at, to_float(kib) / 1024.0)));
+/// What the second half added by its slope, in MiB; a sentence; and whether that is too much. So many requests were made in
+/// all.
+pub(crate) fn judge(memory: &Memory, requests: u64) -> (String, bool) {
+    let Some(Growth { half, end, by, until }) = memory.growth() else {
+        return ("memory: unknown".to_owned(), false);
+    };
+    let each = |mib: f64| crate::num::share(mib * 1024.0 * 1024.0, to_float(requests) / 2.0);
+    let text = format!(
+        "memory: {half:.1} MiB at half time, {end:.1} MiB at the end; by the slope of the second half {by:+.2} MiB, {:+.0} \
+         bytes a request (bound {MOST_GROWTH} MiB: more than {:.0} bytes a request are found)",
+        each(by),
+        each(MOST_GROWTH),
+    );
+    match judges(until) {
+        true => (text, by > MOST_GROWTH),
+        false => (format!("{text}, not judged: the run is too short"), false),
     }
-
-    /// What the second half added by its slope, in MiB; a sentence; and whether that is too much. So many requests were made
-    /// in all.
-    pub(crate) fn judge(&self, requests: u64) -> (String, bool) {
-        let end = self.points.last().map_or(0.0, |point| point.0);
-        let half: Vec<_> = self.points.iter().filter(|point| point.0 >= end / 2.0).copied().collect();
-        if half.len() < 2 {
-            return ("memory: unknown".to_owned(), false);
-        }
-        let growth = slope(&half) * end / 2.0;
-        let each = |mib: f64| crate::num::share(mib * 1024.0 * 1024.0, to_float(requests) / 2.0);
-        let text = format!(
-            "memory: {:.1} MiB at half time, {:.1} MiB at the end; by the slope of the second half {growth:+.2} MiB, {:+.0} \
-             bytes a request (bound {MOST_GROWTH} MiB: more than {:.0} bytes a request are found)",
-            half[0].1,
-            half[half.len() - 1].1,
-            each(growth),
-            each(MOST_GROWTH),
-        );
-        match judges(end) {
-            true => (text, growth > MOST_GROWTH),
-            false => (format!("{text}, not judged: the run is too short"), false),
-        }
-    }
-}
-
-/// Least squares.
-fn slope(points: &[(f64, f64)]) -> f64 {
-    let n = to_float(points.len() as u64);
-    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / n, y + point.1 / n));
-    let (xy, xx) = points
-        .iter()
-        .fold((0.0, 0.0), |(xy, xx), point| (xy + (point.0 - x) * (point.1 - y), xx + (point.0 - x) * (point.0 - x)));
-    crate::num::share(xy, xx)
 }
 
 /// Waits until everything that must be zero is, and says how long that took.
@@ -111,12 +80,12 @@ mod tests {
     use super::*;
 
     fn memory(mib: impl Fn(f64) -> f64) -> Memory {
-        Memory { points: (0..600).map(|n| (f64::from(n), mib(f64::from(n)))).collect() }
+        Memory::of((0..600).map(|n| (f64::from(n), mib(f64::from(n)))).collect())
     }
 
     #[test]
     fn growth_is_told_from_noise() {
-        let judge = |memory: Memory| memory.judge(40_000);
+        let judge = |memory: Memory| judge(&memory, 40_000);
         assert!(!judge(memory(|at| 60.0 + (at * 7.0) % 5.0)).1);
         assert!(!judge(memory(|at| at.min(200.0))).1, "the first half does not count");
         let (text, grows) = judge(memory(|at| 60.0 + at * 0.006));

@@ -8,6 +8,7 @@ use http::HeaderValue;
 use pingora_load_balancing::{Backends, LoadBalancer};
 use ramjet::api::compat::Compat;
 use ramjet::api::endpoint::Endpoint;
+use ramjet::api::family::Family;
 use ramjet::engine::discovery::Configured;
 use ramjet::fleet::Fleet;
 use ramjet::fleet::claim::ClaimGuard;
@@ -20,8 +21,11 @@ use ramjet::policy::select::Params;
 use ramjet::prefix::fingerprint::Ends;
 use ramjet::prefix::residency::Size;
 use ramjet::proxy::{PromptShape, prepare};
+use ramjet::telemetry::linter::{Job, Linter};
+use ramjet::telemetry::metrics::Metrics;
 use ramjet::types::{Basis, PolicyKind, ReplicaId};
 use std::fmt::Write;
+use std::hint::black_box;
 use std::sync::Arc;
 
 /// A prompt of 1 MiB.
@@ -93,6 +97,19 @@ pub(crate) fn warm(fleet: &Arc<Fleet>, replicas: u16, body: &Bytes) -> Arc<[u64]
         ClaimGuard::new(fleet, &held, SIZE, ReplicaId(n)).confirm();
     }
     chain
+}
+
+/// What the linter takes of the path of a request, whose prompt is held in part: it asks, and gives the body to its thread.
+pub(crate) fn linted(held: f64) -> Box<dyn FnMut()> {
+    let (linter, metrics) = (Linter::default(), Arc::new(Metrics::new().expect("names that differ")));
+    let body = conversation(64 << 10, false);
+    // a user agent as the library of Python has it
+    let client = || Family::of(black_box(b"OpenAI/Python 1.109.1"));
+    Box::new(move || {
+        let Some(client) = linter.suspects(client, black_box(held * 16_384.0), 16_384.0) else { return };
+        let job = Job { client, endpoint: Endpoint::Chat, model: 7, body: body.clone(), density: 0.25 };
+        linter.look(black_box(job), &metrics);
+    })
 }
 
 /// What is to be placed of a body with these fingerprints.

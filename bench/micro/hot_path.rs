@@ -9,7 +9,7 @@
 mod cases;
 
 use bytes::Bytes;
-use cases::{EVENT, RULES, SHAPE, SIZE, conversation, fleet, prompt, warm};
+use cases::{EVENT, RULES, SHAPE, SIZE, conversation, fleet, linted, prompt, warm};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ramjet::api::answer::{StreamReader, WholeReader};
 use ramjet::api::compat::Compat;
@@ -159,6 +159,12 @@ fn claim(c: &mut Criterion) {
     });
 }
 
+/// What the cache linter takes of the path of a request.
+fn lint(c: &mut Criterion) {
+    c.bench_function("lint/a_turn_that_is_held", |b| b.iter(linted(0.97)));
+    c.bench_function("lint/a_prompt_that_nobody_holds", |b| b.iter(linted(0.0)));
+}
+
 fn read_answer(c: &mut Criterion) {
     c.bench_function("stream/scan_event", |b| {
         let mut scanner = Scanner::default();
@@ -183,5 +189,5 @@ fn read_answer(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, prepare_body, edit_spans, walk, walk_large, decide, record, claim, read_answer);
+criterion_group!(benches, prepare_body, edit_spans, walk, walk_large, decide, record, claim, lint, read_answer);
 criterion_main!(benches);

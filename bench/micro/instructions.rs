@@ -22,7 +22,7 @@ use ramjet::proxy::prepare;
 use ramjet::types::{PolicyKind, ReplicaId};
 use serde_json::{Value, json};
 
-use super::cases::{EVENT, RULES, SHAPE, SIZE, conversation, fleet, prompt, warm};
+use super::cases::{EVENT, RULES, SHAPE, SIZE, conversation, fleet, linted, prompt, warm};
 
 /// A count may grow by this before it is a failure, in parts of the one in the file.
 const ALLOWED: f64 = 0.03;
@@ -53,7 +53,7 @@ type Counts = BTreeMap<String, u64>;
 /// A case: how often it runs to be counted, and how it is set up.
 type Case = (&'static str, u32, fn() -> Box<dyn FnMut()>);
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 15] = [
     ("prepare_1_KiB", 400, || prepared(1, false, RULES)),
     ("prepare_64_KiB", 20, || prepared(64, false, RULES)),
     ("prepare_512_KiB", 4, || prepared(512, false, RULES)),
@@ -64,6 +64,8 @@ const CASES: [Case; 13] = [
     ("place_cost_1_MiB_40_replicas", 20, || placed(PolicyKind::Cost, 40)),
     ("place_cost_1_MiB_256_replicas", 10, || placed(PolicyKind::Cost, 256)),
     ("claim_512_blocks", 20, claimed),
+    ("lint_a_turn_that_is_held", 2000, || linted(0.97)),
+    ("lint_a_prompt_that_nobody_holds", 2000, || linted(0.0)),
     ("scan_event", 2000, || {
         let mut scanner = Scanner::default();
         Box::new(move || scanner.push(black_box(EVENT), |event| _ = black_box(event)))

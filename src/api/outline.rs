@@ -173,7 +173,16 @@ impl Outline {
         }
         let mut outline = Outline { key, ..Outline::default() };
         outline.read(request).ok()?;
+        outline.fields.shrink_to_fit();
+        outline.pieces.shrink_to_fit();
         (!outline.fields.is_empty()).then_some(outline)
+    }
+
+    /// Heap bytes that it takes, about.
+    pub fn bytes(&self) -> usize {
+        self.fields.capacity() * size_of::<Field>()
+            + self.fields.iter().map(|field| field.path.len() + field.marks.len()).sum::<usize>()
+            + self.pieces.capacity() * size_of::<(u32, u16)>()
     }
 
     /// What changes where `at` says, going by what stands there in the request that it was found in.

@@ -92,9 +92,7 @@ impl Explain {
         let (head, page) = answer.split_once("\r\n\r\n").ok_or_else(stranger)?;
         let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
         match status {
-            Some("200") if page.starts_with(&format!("request {}", self.id.to_ascii_lowercase())) => {
-                Ok(page.to_owned())
-            }
+            Some("200") if page.starts_with(&format!("request {}", self.id.to_ascii_lowercase())) => Ok(harmless(page)),
             Some("404") if page.contains("last decisions") => {
                 Err(Unexplained::Unknown { id: self.id.clone(), admin: admin.to_owned() })
             }
@@ -116,6 +114,11 @@ impl Explain {
     }
 }
 
+/// A page for a terminal: names come from engines and clients, and none of them may move its cursor.
+fn harmless(page: &str) -> String {
+    page.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
 fn ask(admin: &str, request: &str) -> std::io::Result<String> {
     let mut refused = std::io::Error::new(std::io::ErrorKind::NotFound, "no such address");
     for address in admin.to_socket_addrs()? {
@@ -131,4 +134,14 @@ fn ask(admin: &str, request: &str) -> std::io::Result<String> {
         }
     }
     Err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_moves_the_cursor_of_a_terminal() {
+        assert_eq!(harmless("model \u{1b}[2Jm\u{9b}1m\r\nÜ\t"), "model \u{fffd}[2Jm\u{fffd}1m\u{fffd}\nÜ\u{fffd}");
+    }
 }

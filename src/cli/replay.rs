@@ -136,13 +136,13 @@ impl Replay {
     fn take(&self, line: Line, report: &mut Report) -> Result<(), Unplayed> {
         match line {
             Line::Head(part) => {
-                if part == 0 || report.replay.is_none() {
+                if !report.goes_on(part) {
                     let settings = self.settings()?;
                     let other = move |mut params: Params| {
                         settings.iter().for_each(|set| set(&mut params));
                         params
                     };
-                    report.begin(Again::under(Box::new(other)), part > 0);
+                    report.begin(Again::under(Box::new(other)), part);
                 }
             }
             Line::Step(stage) => report.step(stage),

@@ -91,6 +91,9 @@ impl RunningElsewhere {
         let by_name: HashMap<&str, &Arc<Replica>> = members.iter().map(|r| (r.name(), r)).collect();
         let place = |running: Running| Some(((*by_name.get(&*running.name)?).clone(), running.work));
         let held: Vec<_> = running.into_iter().filter_map(place).collect();
+        if !held.is_empty() {
+            self.fleet.note_heard();
+        }
         let now = self.fleet.clock.now();
         // first what is new, so that nobody looks idle in between
         for (replica, work) in &held {

@@ -40,6 +40,7 @@ impl Heard {
 
     /// Takes in one thing. What refers to a claim that nobody told of says nothing.
     pub fn take_in(&mut self, learned: Learned) {
+        self.fleet.note_heard();
         match learned {
             Learned::Claimed(claimed) => self.claim(&claimed),
             Learned::Held(number) => {
@@ -105,6 +106,7 @@ impl Fleet {
 
     /// Takes from what another router knows that of which nothing is known here.
     pub fn learn_from(&self, lore: Lore) {
+        self.note_heard();
         for (id, rates) in lore.rates.into_iter().filter(|(_, rates)| rates.is_sound() && !rates.is_unknown()) {
             if let Some(replica) = self.replica(id) {
                 let work = &mut *replica.work.lock();
@@ -121,8 +123,11 @@ impl Fleet {
 
 #[cfg(test)]
 mod tests {
+    use super::super::elsewhere::{Running, RunningElsewhere};
+    use super::super::steps::Change;
     use super::super::testing::spec;
     use super::*;
+    use crate::policy::backlog::Elsewhere;
     use crate::policy::estimate::START;
     use crate::policy::testing::params;
     use crate::prefix::fingerprint::{Ends, Place};
@@ -174,6 +179,29 @@ mod tests {
         assert_eq!((mine.turn(end), mine.session(end)), (theirs.turn(end), theirs.session(end)));
         assert!(mine.turn(end).is_some() && mine.session(end).is_some());
         assert_eq!(mine.others(ReplicaId(1), None), theirs.others(ReplicaId(1), None));
+    }
+
+    #[test]
+    fn who_writes_steps_down_is_told_once_that_others_are_heard_and_before_anything_is() {
+        let (there, (out, stages)) = (fleet(), sync_channel(99));
+        there.tell(out, Arc::new(AtomicU64::new(0)), 1 << 20);
+        let said = || stages.try_iter().flat_map(|stage| stage.changes).filter(|c| *c == Change::Heard).count();
+        let mut heard = Heard::new(there.clone());
+        assert_eq!(said(), 0);
+        let claimed = Claimed { number: 1, replica: ReplicaId(0), chain: (1..=4).collect(), size: size(0, 0) };
+        for _ in 0..3 {
+            heard.take_in(Learned::Claimed(Box::new(claimed.clone())));
+        }
+        assert_eq!(said(), 1);
+        // of a load, too
+        let (other, (out, stages)) = (fleet(), sync_channel(99));
+        other.tell(out, Arc::new(AtomicU64::new(0)), 1 << 20);
+        let mut elsewhere = RunningElsewhere::new(other.clone());
+        elsewhere.replace(Vec::new());
+        let said = || stages.try_iter().flat_map(|stage| stage.changes).filter(|c| *c == Change::Heard).count();
+        assert_eq!(said(), 0, "nothing runs there");
+        elsewhere.replace(vec![Running::at("a".to_owned(), Elsewhere { units: 3, ..Elsewhere::default() })]);
+        assert_eq!(said(), 1);
     }
 
     #[test]

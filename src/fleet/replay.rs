@@ -146,7 +146,7 @@ impl Replay {
             Change::Capacity(id, tokens) => fleet.learn_capacity(id, tokens),
             Change::Forgot(id) => fleet.forget(id),
             // what that was is not written down
-            Change::Inherited => {}
+            Change::Inherited | Change::Heard => {}
             Change::Model(model, bytes, prompt, output) => fleet.learn_model(model.as_deref(), bytes, prompt, output),
             Change::Rates(id, seen) => {
                 if let Some(replica) = fleet.replica(id) {

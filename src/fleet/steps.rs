@@ -9,6 +9,7 @@
 //! **Lock order:** a step is taken before every other lock of the fleet, except *changing*. A step within a step is part
 //! of it.
 
+use super::Fleet;
 use super::clock::{self, Clock};
 use super::router::Prompt;
 use super::setbacks::Spared;
@@ -23,7 +24,7 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock};
 
@@ -55,6 +56,8 @@ pub enum Change {
     Forgot(ReplicaId),
     /// What a process before this one knew is known here.
     Inherited,
+    /// From now on it is known here, too, what other processes do.
+    Heard,
     /// A request of this model, of so many canonical bytes, had so many prompt and output tokens.
     Model(Option<String>, u64, u64, Option<u64>),
     /// A request got its place.
@@ -225,6 +228,8 @@ struct Journal {
     order: Mutex<()>,
     out: SyncSender<Stage>,
     lost: Arc<AtomicU64>,
+    /// Whether it was told that other processes are heard.
+    hears: AtomicBool,
 }
 
 /// A step that is being made.
@@ -254,7 +259,7 @@ thread_local! {
 impl Steps {
     /// Tells `out` of every step from now on; those that do not fit are counted in `lost`. Whether nobody was told before.
     pub fn tell(&self, out: SyncSender<Stage>, lost: Arc<AtomicU64>) -> bool {
-        self.0.set(Journal { order: Mutex::new(()), out, lost }).is_ok()
+        self.0.set(Journal { order: Mutex::new(()), out, lost, hears: AtomicBool::new(false) }).is_ok()
     }
 
     /// A step begins on this thread, and ends when what this returns goes. Not to be held across an await.
@@ -268,6 +273,18 @@ impl Steps {
         clock::hold(Some(at));
         NOTES.set(Some(Notes::default()));
         Step(Some(Open { journal, at, _order: order }))
+    }
+}
+
+impl Fleet {
+    /// Something that another process does or has learned is taken in. Choices that go by it cannot be made again: what it
+    /// was is not written down, only that it was.
+    pub(super) fn note_heard(&self) {
+        let Some(journal) = self.steps.0.get() else { return };
+        let _step = self.step();
+        if !journal.hears.swap(true, Relaxed) {
+            note(|| Change::Heard);
+        }
     }
 }
 

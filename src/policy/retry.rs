@@ -79,6 +79,11 @@ impl Failure {
         Failure::Unreadable,
     ];
 
+    /// Whether another replica may be tried after it, if nothing else forbids it.
+    pub fn may_move(self) -> bool {
+        !matches!(self, Failure::Timeout | Failure::BrokenStream | Failure::Unreadable)
+    }
+
     /// Whether no engine was reached at all.
     pub fn is_connect(self) -> bool {
         matches!(self, Failure::Connect | Failure::ConnectTimeout | Failure::NoSocket)
@@ -125,14 +130,9 @@ pub enum Verdict {
 /// Whether and where to try again.
 pub fn verdict(failure: Failure, progress: Progress, limits: Limits) -> Verdict {
     let allowed = match failure {
-        Failure::Connect
-        | Failure::ConnectTimeout
-        | Failure::NoSocket
-        | Failure::Unidentified
-        | Failure::BadGateway => true,
         Failure::StaleConnection => progress.repeatable || progress.unsent,
         Failure::Lost => progress.repeatable && limits.replay_lost,
-        Failure::Timeout | Failure::BrokenStream | Failure::Unreadable => false,
+        _ => failure.may_move(),
     };
     if !allowed || progress.answered || !progress.replayable {
         return Verdict::GiveUp;
@@ -257,6 +257,9 @@ mod tests {
                 assert_eq!(after(failure, barred), Verdict::GiveUp, "{failure:?} {barred:?}");
             }
         }
-        assert_eq!(after(Failure::Timeout, FRESH), Verdict::GiveUp);
+        for failure in Failure::ALL {
+            let moves = after(failure, Progress { renewed: true, ..FRESH }) == Verdict::Next;
+            assert_eq!(moves, failure.may_move(), "{failure:?}");
+        }
     }
 }

@@ -7,12 +7,11 @@
 //!
 //! A session is told by the end of its last prompt, which its next one contains.
 
+use super::dense::Dense;
 use super::fingerprint::{Ends, Place};
-use super::halves::AsItIs;
 use crate::pack::record;
 use crate::types::ReplicaId;
-use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
+use std::collections::VecDeque;
 
 /// The number of a claim, or of the end of a request: they are counted together.
 pub type Number = u64;
@@ -20,7 +19,7 @@ pub type Number = u64;
 /// The sessions by the end of their last prompt.
 #[derive(Debug)]
 pub struct Crowd {
-    sessions: HashMap<u64, Session, BuildHasherDefault<AsItIs>>,
+    sessions: Dense<Session>,
     /// Claims and the ends of their prompts, oldest first; what was followed by another turn is void.
     expected: VecDeque<(Number, u64)>,
     /// The same of those that are not expected to return.
@@ -72,9 +71,8 @@ record!(CrowdState { sessions, patience });
 
 /// Sessions of each kind that are remembered.
 const MOST: usize = 7 << 12;
-/// What their table has room for, from the start: twice as many as are in it, or it would grow again and again where it
-/// need only be cleared of those that were taken out.
-const ROOM: usize = 4 * MOST;
+/// Those of one kind that may be there for a moment besides.
+const MORE: usize = 64;
 /// A session is not expected any more after so many times the requests within which nearly all return.
 const GONE: f64 = 3.0;
 /// One in so many returns later than "nearly all".
@@ -87,9 +85,9 @@ const START: f64 = 1000.0;
 impl Default for Crowd {
     fn default() -> Self {
         Crowd {
-            sessions: HashMap::with_capacity_and_hasher(ROOM, BuildHasherDefault::default()),
-            expected: VecDeque::with_capacity(MOST + 1),
-            late: VecDeque::with_capacity(MOST + 1),
+            sessions: Dense::with_room(2 * (MOST + MORE), 4 * MOST),
+            expected: VecDeque::with_capacity(MOST + MORE),
+            late: VecDeque::with_capacity(MOST + MORE),
             at: Vec::new(),
             patience: START,
         }
@@ -132,7 +130,7 @@ impl Session {
 impl Crowd {
     /// The session whose last prompt ended there.
     pub fn session(&self, previous: Option<Place>) -> Option<Session> {
-        self.sessions.get(&previous?.print).copied()
+        self.sessions.get(previous?.print).copied()
     }
 
     /// The sessions that are expected to return to `replica`.
@@ -179,24 +177,25 @@ impl Crowd {
         if let Some(own) = ends.own {
             self.drop_if_same((number, own.print));
         }
-        let end = ends.previous.filter(|end| !self.sessions.contains_key(&end.print));
+        let end = ends.previous.filter(|end| self.sessions.get(end.print).is_none());
         if let (Some(end), Some(before)) = (end, before.filter(|b| b.is_expected)) {
             self.enter(&before);
             self.sessions.insert(end.print, before);
             self.expected.push_back((before.claim, end.print));
+            self.trim();
         }
     }
 
     /// The request of claim `claim`, whose prompt ended at `print`, is over, as event `number`.
     pub fn end(&mut self, print: u64, claim: Number, number: Number) {
-        if let Some(session) = self.sessions.get_mut(&print).filter(|s| s.claim == claim) {
+        if let Some(session) = self.sessions.get_mut(print).filter(|s| s.claim == claim) {
             session.used = number;
         }
     }
 
     /// Nobody lives at `replica` any more.
     pub fn forget(&mut self, replica: ReplicaId) {
-        self.sessions.retain(|_, session| session.leave(replica));
+        self.sessions.retain(|session| session.leave(replica));
         if let Some(at) = self.at.get_mut(replica.index()) {
             *at = Residents::default();
         }
@@ -204,7 +203,7 @@ impl Crowd {
 
     /// What is handed over.
     pub fn state(&self) -> CrowdState {
-        let sessions = self.sessions.iter().map(|(print, session)| (*print, *session)).collect();
+        let sessions = self.sessions.iter().copied().collect();
         CrowdState { sessions, patience: self.patience }
     }
 
@@ -223,6 +222,7 @@ impl Crowd {
                 self.late.push_back((session.claim, print));
             }
             self.sessions.insert(print, session);
+            self.trim();
         }
         if state.patience.is_finite() {
             self.patience = state.patience;
@@ -231,13 +231,13 @@ impl Crowd {
 
     /// Tokens of each session that is expected to return to `replica`.
     pub fn tokens_at(&self, replica: ReplicaId) -> impl Iterator<Item = f64> {
-        self.sessions.values().filter(move |s| s.replica == replica && s.is_expected).map(|s| s.tokens)
+        let there = move |s: &Session| s.replica == replica && s.is_expected;
+        self.sessions.iter().filter(move |(_, s)| there(s)).map(|(_, s)| s.tokens)
     }
 
-    /// Heap bytes, about: always the same.
+    /// Heap bytes that are reserved: always the same.
     pub fn bytes(&self) -> usize {
-        self.sessions.capacity() * (size_of::<(u64, Session)>() + 1)
-            + (self.expected.capacity() + self.late.capacity()) * size_of::<(Number, u64)>()
+        self.sessions.bytes() + (self.expected.capacity() + self.late.capacity()) * size_of::<(Number, u64)>()
     }
 
     /// Follows a high quantile of the gaps between the requests of a session.
@@ -253,7 +253,7 @@ impl Crowd {
         let is_late = |claim: Number| (now - claim) as f64 > patience;
         while let Some((claim, print)) = self.expected.front().copied().filter(|(claim, _)| is_late(*claim)) {
             self.expected.pop_front();
-            let Some(session) = self.sessions.get_mut(&print).filter(|s| s.claim == claim && s.is_expected) else {
+            let Some(session) = self.sessions.get_mut(print).filter(|s| s.claim == claim && s.is_expected) else {
                 continue;
             };
             session.is_expected = false;
@@ -261,6 +261,11 @@ impl Crowd {
             self.exit(&session);
             self.late.push_back((claim, print));
         }
+        self.trim();
+    }
+
+    /// No more are remembered than may be.
+    fn trim(&mut self) {
         while self.expected.len() > MOST
             && let Some(oldest) = self.expected.pop_front()
         {
@@ -274,7 +279,7 @@ impl Crowd {
     }
 
     fn drop_if_same(&mut self, (claim, print): (Number, u64)) {
-        if self.sessions.get(&print).is_some_and(|s| s.claim == claim) {
+        if self.sessions.get(print).is_some_and(|s| s.claim == claim) {
             self.take(print);
         }
     }
@@ -297,7 +302,7 @@ impl Crowd {
     }
 
     fn take(&mut self, print: u64) -> Option<Session> {
-        let session = self.sessions.remove(&print)?;
+        let session = self.sessions.remove(print)?;
         if session.is_expected {
             self.exit(&session);
         }
@@ -306,111 +311,4 @@ impl Crowd {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pack;
-    use proptest::prelude::*;
-
-    const A: ReplicaId = ReplicaId(0);
-    const B: ReplicaId = ReplicaId(1);
-
-    /// A turn of a session: its prompt follows the one that ended at `before`.
-    fn turn(before: u64, own: u64) -> Ends {
-        let place = |print| Some(Place { print, blocks: 1 });
-        Ends { previous: place(before).filter(|p| p.print > 0), own: place(own) }
-    }
-
-    fn residents(crowd: &Crowd, at: ReplicaId) -> (u32, f64) {
-        let Residents { sessions, tokens } = crowd.residents(at);
-        (sessions, tokens)
-    }
-
-    #[test]
-    fn a_session_needs_what_it_brought_where_it_was_last_once_it_has_returned() {
-        let mut crowd = Crowd::default();
-        let _ = crowd.come(1, turn(0, 10), A, (5000.0, 2000.0));
-        assert_eq!(residents(&crowd, A), (1, 0.0));
-        let _ = crowd.come(2, turn(10, 11), A, (6000.0, 5000.0));
-        assert_eq!(residents(&crowd, A), (1, 4000.0));
-        crowd.end(11, 2, 3);
-        let (before, now) = crowd.come(4, turn(11, 12), B, (7000.0, 0.0)).unwrap();
-        assert_eq!((residents(&crowd, A), residents(&crowd, B)), ((0, 0.0), (1, 5000.0)));
-        assert_eq!(before.and_then(|s| s.last_use(A)), Some(3));
-        assert_eq!((now.last_use(A), now.last_use(B), now.last_use(ReplicaId(2))), (Some(3), Some(4), None));
-    }
-
-    #[test]
-    fn who_does_not_return_is_not_counted_and_is_known_if_it_does_after_all() {
-        let mut crowd = Crowd::default();
-        let _ = crowd.come(1, turn(0, 10), A, (5000.0, 2000.0));
-        let _ = crowd.come(2, turn(10, 11), A, (6000.0, 0.0));
-        for n in 0..5000 {
-            let _ = crowd.come(3 + n, turn(0, 100 + n), B, (100.0, 0.0));
-        }
-        assert_eq!(residents(&crowd, A), (0, 0.0));
-        let (before, _) = crowd.come(6000, turn(11, 12), A, (7000.0, 6000.0)).unwrap();
-        assert_eq!(before.map(|s| s.trunk), Some(2000.0));
-        assert_eq!(residents(&crowd, A), (1, 5000.0));
-    }
-
-    #[test]
-    fn a_request_that_failed_leaves_its_session_where_it_was() {
-        let mut crowd = Crowd::default();
-        let _ = crowd.come(1, turn(0, 10), A, (5000.0, 2000.0));
-        let _ = crowd.come(2, turn(10, 11), A, (6000.0, 5000.0));
-        let before = residents(&crowd, A);
-        let (session, _) = crowd.come(3, turn(11, 12), B, (7000.0, 0.0)).unwrap();
-        crowd.undo(3, turn(11, 12), session);
-        assert_eq!((residents(&crowd, A), residents(&crowd, B)), (before, (0, 0.0)));
-        assert_eq!(crowd.session(turn(11, 12).previous).map(|s| s.replica), Some(A));
-    }
-
-    #[test]
-    fn the_next_process_knows_the_sessions_under_other_slots() {
-        let mut crowd = Crowd::default();
-        let _ = crowd.come(1, turn(0, 10), A, (5000.0, 2000.0));
-        let _ = crowd.come(2, turn(10, 11), B, (6000.0, 5000.0));
-        let _ = crowd.come(3, turn(0, 20), A, (700.0, 0.0));
-        let state = pack::open::<CrowdState>(&pack::seal(&crowd.state())).unwrap();
-        let mut next = Crowd::default();
-        // A is gone
-        next.restore(state, |old| (old == 1).then_some(A));
-        assert_eq!(residents(&next, A), residents(&crowd, B));
-        assert_eq!((next.session(turn(20, 0).previous), next.sessions.len()), (None, 1));
-        let session = next.session(turn(11, 0).previous).unwrap();
-        assert_eq!((session.last_use(A), session.earlier), (Some(2), [None; 2]));
-        let (before, _) = next.come(4, turn(11, 12), A, (7000.0, 6000.0)).unwrap();
-        assert_eq!(before, Some(session));
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_counted_is_what_is_there_whatever_happens(
-            ops in prop::collection::vec((0usize..12, 0u16..3, 0u8..4, 1u64..2000), 1..200),
-        ) {
-            let mut crowd = Crowd::default();
-            let mut last = [0u64; 12];
-            let mut number = 0;
-            for (session, replica, what, skip) in ops {
-                number += skip;
-                let replica = ReplicaId(replica);
-                let ends = turn(last[session], (session as u64) * 1_000_000 + number + 1);
-                match what {
-                    0 => crowd.forget(replica),
-                    1 => if let Some((before, _)) = crowd.come(number, ends, replica, (900.0, 100.0)) {
-                        crowd.undo(number, ends, before);
-                    },
-                    _ => {
-                        let _ = crowd.come(number, ends, replica, (900.0, 100.0));
-                        last[session] = ends.own.unwrap().print;
-                    }
-                }
-                for id in (0..3).map(ReplicaId) {
-                    let there = || crowd.sessions.values().filter(|s| s.replica == id && s.is_expected);
-                    let tokens: f64 = there().map(Session::needs).sum();
-                    prop_assert_eq!(residents(&crowd, id), (u32::try_from(there().count()).unwrap(), tokens));
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -4,24 +4,21 @@
 //! what was old is forgotten. So whatever was used stays known until as many others were used after it as a half holds,
 //! and nothing is sorted.
 //!
-//! Both halves are reserved at once and never grow: a process does not become larger for as long as they fill, and no
-//! request waits while a large table is copied into a larger one.
+//! Both halves are reserved at once and never grow beyond that; of what is reserved, what is known is used (see
+//! [`super::dense`]).
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use super::dense::Dense;
 
 /// At most `HALF` entries in each half, by a key that is a hash already. Seven eighths of a power of two waste nothing.
 #[derive(Debug)]
 pub struct Halves<V, const HALF: usize> {
-    young: Table<V>,
-    old: Table<V>,
+    young: Dense<V>,
+    old: Dense<V>,
 }
-
-type Table<V> = HashMap<u64, V, BuildHasherDefault<AsItIs>>;
 
 impl<V, const HALF: usize> Default for Halves<V, HALF> {
     fn default() -> Self {
-        let reserved = || Table::with_capacity_and_hasher(HALF, BuildHasherDefault::default());
+        let reserved = || Dense::with_room(HALF, HALF);
         Halves { young: reserved(), old: reserved() }
     }
 }
@@ -29,32 +26,32 @@ impl<V, const HALF: usize> Default for Halves<V, HALF> {
 impl<V: Copy, const HALF: usize> Halves<V, HALF> {
     /// What is known of `key`; that does not count as a use.
     pub fn get(&self, key: u64) -> Option<V> {
-        self.young.get(&key).or_else(|| self.old.get(&key)).copied()
+        self.young.get(key).or_else(|| self.old.get(key)).copied()
     }
 
     /// The same, to be changed in place.
     pub fn get_mut(&mut self, key: u64) -> Option<&mut V> {
-        self.young.get_mut(&key).or_else(|| self.old.get_mut(&key))
+        self.young.get_mut(key).or_else(|| self.old.get_mut(key))
     }
 
     /// What is known of `key`, which is used now.
     pub fn touch(&mut self, key: u64) -> Option<V> {
-        if let Some(value) = self.young.get(&key) {
+        if let Some(value) = self.young.get(key) {
             return Some(*value);
         }
-        let value = self.old.remove(&key)?;
+        let value = self.old.remove(key)?;
         self.put(key, value);
         Some(value)
     }
 
     /// `key` is used, and this is known of it from now on. Returns what was before.
     pub fn put(&mut self, key: u64, value: V) -> Option<V> {
-        if let Some(known) = self.young.get_mut(&key) {
+        if let Some(known) = self.young.get_mut(key) {
             return Some(std::mem::replace(known, value));
         }
-        let before = self.old.remove(&key);
+        let before = self.old.remove(key);
         // what was taken out may leave places that cannot be used again: such a half is full before it holds so many
-        if self.young.len() >= HALF.min(self.young.capacity()) {
+        if self.young.len() >= HALF.min(self.young.room()) {
             std::mem::swap(&mut self.young, &mut self.old);
             self.young.clear();
         }
@@ -64,13 +61,13 @@ impl<V: Copy, const HALF: usize> Halves<V, HALF> {
 
     /// Keeps only what is to be kept.
     pub fn retain(&mut self, mut is_kept: impl FnMut(&V) -> bool) {
-        self.young.retain(|_, value| is_kept(value));
-        self.old.retain(|_, value| is_kept(value));
+        self.young.retain(|value| is_kept(value));
+        self.old.retain(|value| is_kept(value));
     }
 
     /// All that is known, the old half first.
     pub fn all(&self) -> Vec<(u64, V)> {
-        self.old.iter().chain(&self.young).map(|(key, value)| (*key, *value)).collect()
+        self.old.iter().chain(self.young.iter()).copied().collect()
     }
 
     /// How much is known.
@@ -83,29 +80,9 @@ impl<V: Copy, const HALF: usize> Halves<V, HALF> {
         self.len() == 0
     }
 
-    /// Heap bytes, about: always the same.
+    /// Heap bytes that are reserved: always the same.
     pub fn bytes(&self) -> usize {
-        2 * (HALF * 8 / 7).next_power_of_two() * (size_of::<(u64, V)>() + 1)
-    }
-}
-
-/// Takes a fingerprint for its hash: it is one.
-#[derive(Debug, Default)]
-pub(super) struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
+        self.young.bytes() + self.old.bytes()
     }
 }
 
@@ -140,8 +117,8 @@ mod tests {
         #[test]
         fn it_never_grows_whatever_is_done(does in prop::collection::vec((0u8..8, 0u64..400), 1..3000)) {
             let mut halves: Halves<u64, HALF> = Halves::default();
-            let reserved = [&halves.young, &halves.old].map(HashMap::capacity);
-            prop_assert_eq!(reserved, [HALF; 2]);
+            let reserved = halves.bytes();
+            prop_assert_eq!([&halves.young, &halves.old].map(Dense::room), [HALF; 2]);
             for (does, n) in does {
                 let _known = match does {
                     0 => {
@@ -151,8 +128,8 @@ mod tests {
                     1 | 2 => halves.touch(print(n)),
                     _ => halves.put(print(n), n),
                 };
-                let entries = [&halves.young, &halves.old].map(|half| half.len() <= HALF && half.capacity() <= HALF);
-                prop_assert_eq!(entries, [true; 2]);
+                let entries = [&halves.young, &halves.old].map(|half| half.len() <= HALF && half.room() <= HALF);
+                prop_assert_eq!((entries, halves.bytes()), ([true; 2], reserved));
                 prop_assert!(halves.get(print(n)).is_none_or(|value| value == n));
             }
         }

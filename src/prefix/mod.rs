@@ -4,6 +4,7 @@
 //! **Architecture invariant:** no clock, no lock, no IO. The one lock around these values lives in `fleet`.
 
 pub mod crowd;
+mod dense;
 pub mod fingerprint;
 pub mod halves;
 pub mod index;

@@ -12,8 +12,8 @@ Everything that `/metrics` on the admin listener shows, written from the table i
   unless it is the name of a replica. `upstream`, `from` and `to` are names of replicas; their series go when the replica does.
 - **All series are there from the start**, at zero, so that the first event is a rise. Where a label is a name, its series come
   with the name: replicas, keys and sources as they are configured or found, and `ramjet_model_*` with the models that replicas
-  list, 64 at most (the others, and what nobody lists, are `other`). One metric alone grows by what happens:
-  `ramjet_upstream_failovers_total` has a pair of replicas each, and all pairs of a large fleet would be too many.
+  list, 64 at most (the others, and what nobody lists, are `other`). `ramjet_upstream_failovers_total` has a pair of replicas
+  each: all of them in a fleet of up to 16, and in a larger one, where they would be too many, those between which it happened.
 - **Counters go on over an upgrade**, histograms too: the next process adds what this one counted. `process_*` begin anew.
 - **Buckets**: times to the first token and of requests grow by about two, from a warm prefix on an idle replica (10 ms) to the
   longest wait that anything allows, so that a quantile is off by a factor of two at most and usually by far less; times per

@@ -17,7 +17,7 @@ mod hashes;
 mod lines;
 mod reader;
 
-pub use reader::{Broken, Line, Reader};
+pub use reader::{Broken, Line, Part, Reader};
 
 use super::metrics::Metrics;
 use crate::fleet::steps::Stage;
@@ -180,6 +180,8 @@ impl Writer {
             Ok(()) => self.metrics.journal_lines(lines),
             Err(e) => {
                 self.lost.fetch_add(lines, Relaxed);
+                // no later line may go on from what these had
+                self.scribe.forget();
                 // no torn line stays; where that cannot be had, the reader says so
                 drop(whole.and_then(|whole| self.file.set_len(whole)));
                 if !std::mem::replace(&mut self.fails, true) {
@@ -225,3 +227,6 @@ fn random_bytes() -> [u8; 16] {
     }
     bytes
 }
+
+#[cfg(test)]
+mod tests;

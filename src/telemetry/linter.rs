@@ -30,8 +30,10 @@ const WAITING: usize = 8;
 const LONGEST: usize = 1 << 20;
 /// The least part of a prompt that is worth it, in tokens, and as one of so many parts.
 const LEAST: (f64, f64) = (256.0, 10.0);
-/// Kinds of requests whose outlines are kept, and how many of each: a few megabytes at most.
+/// Kinds of requests whose outlines are kept, and how many of each.
 const KEPT: (usize, usize) = (16, 4);
+/// What all of them may take, in bytes; those of the kind that was used last are kept in any case: a third of it at most.
+const KEPT_BYTES: usize = 4 << 20;
 /// Findings that are kept: those that cost most.
 const FINDINGS: usize = 64;
 /// The part of a processor that is taken: one in so many.
@@ -194,6 +196,7 @@ fn look(job: &Job, state: &Mutex<State>, metrics: &Metrics, key: u64) {
     if kept.len() > KEPT.1 {
         kept.pop_front();
     }
+    state.forget_beyond(KEPT_BYTES);
     if let Some(found) = found {
         let change = Outline::change(&request, &found);
         let tokens = state.count(job, &found, change);
@@ -215,6 +218,15 @@ impl State {
         self.kinds.push(entry);
         let last = self.kinds.len() - 1;
         &mut self.kinds[last].1
+    }
+
+    /// Forgets the kinds that were not used for longest, until the others take no more than so many bytes.
+    fn forget_beyond(&mut self, most: usize) {
+        let of = |kept: &VecDeque<Outline>| kept.iter().map(Outline::bytes).sum::<usize>();
+        let mut bytes: usize = self.kinds.iter().map(|(_, kept)| of(kept)).sum();
+        while bytes > most && self.kinds.len() > 1 {
+            bytes -= of(&self.kinds.remove(0).1);
+        }
     }
 
     /// Counts a finding; the tokens that it cost.
@@ -295,6 +307,29 @@ mod tests {
         let state = linter.state.lock();
         assert!(state.kinds.len() <= KEPT.0 && state.kinds.iter().all(|(_, kept)| kept.len() <= KEPT.1));
         assert!(state.findings.len() <= FINDINGS);
+    }
+
+    #[test]
+    fn large_prompts_of_many_kinds_take_no_more_than_may_be() {
+        let (linter, metrics) = (Linter::default(), Metrics::new().unwrap());
+        let bytes = || {
+            let state = linter.state.lock();
+            let all = state.kinds.iter().flat_map(|(_, kept)| kept.iter().map(Outline::bytes));
+            (all.sum::<usize>(), state.kinds.len())
+        };
+        for n in 0..60u64 {
+            let messages: Vec<String> = (0..2000u64)
+                .map(|at| format!(r#"{{"role":"user","content":"{}"}}"#, format!("{:x} ", at * 7919 + n).repeat(60)))
+                .collect();
+            let body = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
+            let model = n / 4;
+            look(&Job { body: body.into(), model, ..job(Family::Curl, "") }, &linter.state, &metrics, 5);
+            let (bytes, kinds) = bytes();
+            assert!(bytes <= KEPT_BYTES && kinds >= 1, "{bytes} of {kinds}");
+        }
+        let (most, kinds) = bytes();
+        assert!(most > KEPT_BYTES / 2 && kinds < KEPT.0, "{most} of {kinds}");
+        assert!(most / kinds < KEPT_BYTES / 3, "one kind alone: {most} of {kinds}");
     }
 
     #[test]

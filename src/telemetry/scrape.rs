@@ -9,9 +9,13 @@ use crate::fleet::Fleet;
 use crate::fleet::members::Members;
 use crate::fleet::replica::Replica;
 use crate::policy::health::FenceReason;
+use crate::policy::retry::Failure;
 use prometheus::proto::{LabelPair, MetricFamily};
 use prometheus::{Encoder, TextEncoder};
 use std::collections::HashSet;
+
+/// Up to so many replicas each pair of them has its series from the start: some thousand lines. Of more, those that are needed.
+const MOST_PAIRED: usize = 16;
 
 impl Metrics {
     /// The Prometheus text format, with the fleet as it is now.
@@ -52,6 +56,7 @@ impl Metrics {
             self.show_health(replica);
             self.show_kv_events(replica);
         }
+        self.show_pairs(&members);
         self.show_sources(fleet);
         self.show_models(fleet.model_names());
         self.fail_open.set(fleet.fails_open().into());
@@ -94,6 +99,18 @@ impl Metrics {
             .chain(health)
             .chain([&self.failovers, &self.key_requests])
             .for_each(|counters| keep(counters, stays));
+    }
+
+    /// The first failover between two replicas is to be a rise.
+    fn show_pairs(&self, members: &Members) {
+        if members.present().count() > MOST_PAIRED {
+            return;
+        }
+        for (from, to) in members.present().flat_map(|from| members.present().map(move |to| (from.name(), to.name()))) {
+            for failure in Failure::ALL.into_iter().filter(|failure| from != to && failure.may_move()) {
+                self.failovers.with_label_values(&[from, to, failure.label()]);
+            }
+        }
     }
 
     /// What a replica's engine told of its cache, where it is listened to.
@@ -152,5 +169,23 @@ impl Metrics {
         ] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::testing::spec;
+    use crate::policy::testing::params;
+    use crate::types::PolicyKind;
+
+    #[test]
+    fn all_pairs_of_a_fleet_are_there_at_once_unless_they_are_too_many() {
+        let pairs = |replicas: usize| {
+            let specs = (0..replicas).map(|n| spec(&format!("r{n}"))).collect();
+            let families = Metrics::new().unwrap().gather(&Fleet::new(specs, params(PolicyKind::Cost), 1 << 20));
+            families.iter().find(|f| f.name() == "ramjet_upstream_failovers_total").map_or(0, |f| f.get_metric().len())
+        };
+        assert_eq!([1, 2, MOST_PAIRED, MOST_PAIRED + 1].map(pairs), [0, 2 * 7, 16 * 15 * 7, 0]);
     }
 }

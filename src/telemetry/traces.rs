@@ -48,7 +48,7 @@ pub enum Value {
     /// A closed word.
     Word(&'static str),
     /// A whole number.
-    Number(u64),
+    Number(i64),
     /// An id, shown as sixteen hexadecimal digits.
     Id(u64),
 }
@@ -175,9 +175,9 @@ impl Span {
         self
     }
 
-    /// Says a number.
-    pub fn count(&mut self, name: &'static str, value: impl TryInto<u64>) -> &mut Self {
-        self.say(name, Value::Number(value.try_into().unwrap_or(u64::MAX)))
+    /// Says a number, as far as the protocol has room for it: 63 bits.
+    pub fn count(&mut self, name: &'static str, value: impl TryInto<i64>) -> &mut Self {
+        self.say(name, Value::Number(value.try_into().unwrap_or(i64::MAX)))
     }
 }
 

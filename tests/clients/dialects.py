@@ -7,13 +7,32 @@ MODEL = "m1"
 TEXT = 'Grüße, "Welt"\n— 世界 🌍 \\ end\r\n\t.'
 ARGUMENTS = '{"city": "Zürich \\"Nord\\"", "days": 3, "exact": 1.50}'
 PROMPT_TOKENS, CACHED_TOKENS, COMPLETION_TOKENS = 120, 80, 17
+BLOCK = 64  # bytes of a cache block: 16 tokens of four
 
 
 def dumps(value):
     return json.dumps(value, ensure_ascii=False)
 
 
+class Cache:
+    """What an engine has read: it tells the tokens of a prompt, and those of them that it had read before."""
+
+    def __init__(self):
+        self.known = set()
+
+    def read(self, text):
+        data, prefix, cached, is_known = text.encode(), 0, 0, True
+        for at in range(0, len(data) - BLOCK + 1, BLOCK):
+            prefix = hash((prefix, data[at : at + BLOCK]))
+            is_known = is_known and prefix in self.known
+            cached += BLOCK // 4 if is_known else 0
+            self.known.add(prefix)
+        return len(data) // 4 + 1, cached
+
+
 class OpenAI:
+    # tokens of the prompt, and those from the cache
+    counts = PROMPT_TOKENS, CACHED_TOKENS
     path = "/v1/chat/completions"
     done = "data: [DONE]\n\n"
 
@@ -23,13 +42,12 @@ class OpenAI:
         return dumps({"error": {"message": message, "type": kind, "code": f"engine_{status}", "param": None}})
 
     def usage(self):
-        details = {"cached_tokens": CACHED_TOKENS}
-        total = PROMPT_TOKENS + COMPLETION_TOKENS
+        prompt, cached = self.counts
         return {
-            "prompt_tokens": PROMPT_TOKENS,
+            "prompt_tokens": prompt,
             "completion_tokens": COMPLETION_TOKENS,
-            "total_tokens": total,
-            "prompt_tokens_details": details,
+            "total_tokens": prompt + COMPLETION_TOKENS,
+            "prompt_tokens_details": {"cached_tokens": cached},
         }
 
     def whole(self, text=None, call=None):
@@ -77,6 +95,7 @@ class OpenAI:
 
 
 class Anthropic:
+    counts = PROMPT_TOKENS, CACHED_TOKENS
     path = "/v1/messages"
 
     def error(self, status, message):
@@ -85,8 +104,9 @@ class Anthropic:
         return dumps({"type": "error", "error": {"type": kinds.get(status, "api_error"), "message": message}})
 
     def usage(self):
-        read = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": CACHED_TOKENS}
-        return {"input_tokens": PROMPT_TOKENS - CACHED_TOKENS, "output_tokens": COMPLETION_TOKENS, **read}
+        prompt, cached = self.counts
+        read = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": cached}
+        return {"input_tokens": prompt - cached, "output_tokens": COMPLETION_TOKENS, **read}
 
     def message(self, content, stop):
         head = {"id": "msg_1", "type": "message", "role": "assistant", "model": MODEL}

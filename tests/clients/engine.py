@@ -3,7 +3,8 @@
 
     engine.py PORT ...
 
-They listen on one port each and remember together: what is asked of one again may be asked of another.
+They listen on one port each and remember together: what is asked of one again may be asked of another. They report the
+same tokens of every prompt, or, where they are to be truthful, what they have read before.
 
 The first user message is "SCENE TAG". Under its tag a conversation is remembered: `GET /_seen/TAG` tells what came and
 what of it is still running, `POST /_go/TAG` lets a stream go on that waits for it.
@@ -22,10 +23,11 @@ what of it is still running, `POST /_go/TAG` lets a stream go on that waits for 
 
 import asyncio
 import contextlib
+import copy
 import json
 import sys
 
-from dialects import DIALECTS, MODEL, TEXT
+from dialects import DIALECTS, MODEL, TEXT, Cache
 
 LISTED = {"id": MODEL, "object": "model", "created": 1700000000, "owned_by": "vllm", "max_model_len": 32768}
 PATIENCE = 30  # seconds until a held stream gives up
@@ -41,8 +43,8 @@ class Conversation:
 
 
 class Engines:
-    def __init__(self):
-        self.conversations = {}
+    def __init__(self, cache=None):
+        self.conversations, self.cache = {}, cache
 
     def of(self, tag):
         return self.conversations.setdefault(tag, Conversation())
@@ -72,6 +74,9 @@ class Engines:
         if "user-agent" in headers and headers["user-agent"].startswith("ramjet-probe"):
             return await answer(writer, 200, dialect.whole("x"))
         scene, tag = words(body)
+        if self.cache:
+            dialect = copy.copy(dialect)
+            dialect.counts = self.cache.read(json.dumps(body["messages"]))
         talk = self.of(tag)
         talk.requests.append({"path": path, "query": query, "headers": headers, "body": body})
         return await self.play(scene, talk, dialect, body, reader, writer)
@@ -180,8 +185,8 @@ async def chunk(writer, text):
     await writer.drain()
 
 
-async def main(ports):
-    engines = Engines()
+async def main(ports, truthful=False):
+    engines = Engines(Cache() if truthful else None)
     servers = [await asyncio.start_server(engines.serve, "127.0.0.1", port, limit=1 << 24) for port in ports]
     await asyncio.gather(*(server.serve_forever() for server in servers))
 

@@ -205,7 +205,16 @@ async fn a_journal_that_was_moved_away_goes_on_in_a_new_file() {
     assert!(after(&page, "alike:") == all && !page.contains("note:"), "{page}");
     // the second part alone can be read, and says what it lacks
     let (code, page, _) = replay(&[&path], &[]);
-    assert!(code == 0 && page.contains("is not the first of its journal"), "{page}");
+    assert!(code == 0 && page.contains("a file before theirs is not there"), "{page}");
+    // and so it does after another file than the one that it goes on from
+    let other = file("rotated-other");
+    let text = std::fs::read_to_string(&moved).unwrap();
+    let at = text.find(r#""run":""#).unwrap() + 7;
+    std::fs::write(&other, format!("{}0123456789abcdef{}", &text[..at], &text[at + 16..])).unwrap();
+    let (code, page, _) = replay(&[&other, &path], &[]);
+    let said = format!("note: {} choices cannot be judged: a file before theirs", all - placed);
+    assert!(code == 0 && page.contains(&said), "{page}");
+    std::fs::remove_file(other).unwrap();
     for path in [path, moved] {
         std::fs::remove_file(path).unwrap();
     }

@@ -132,12 +132,18 @@ async fn after_a_gap_it_is_said_which_choices_cannot_be_judged() {
     let (code, page, _) = replay(&[&path], &[]);
     assert_eq!((code, after(&page, "choices:"), after(&page, "judged:")), (0, placed, 10), "{page}");
     assert!(page.contains(&format!("note: {} choices cannot be judged: 3 steps before them", placed - 10)), "{page}");
+    // what other routers have told
+    lines[place] = r#"{"t":0,"do":"heard"}"#;
+    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+    let (code, page, _) = replay(&[&path], &[]);
+    assert_eq!((code, after(&page, "choices:"), after(&page, "judged:")), (0, placed, 10), "{page}");
+    assert!(page.contains(&format!("note: {} choices cannot be judged: their process went by", placed - 10)), "{page}");
     // a beginning that is missing: all
     std::fs::write(&path, text.replacen(r#""part":0"#, r#""part":1"#, 1)).unwrap();
     let (code, page, _) = replay(&[&path], &[]);
     assert_eq!((code, after(&page, "judged:")), (0, 0), "{page}");
     assert!(
-        page.contains(&format!("note: {placed} choices cannot be judged: the first file is not the first")),
+        page.contains(&format!("note: {placed} choices cannot be judged: a file before theirs is not there")),
         "{page}"
     );
     std::fs::remove_file(path).unwrap();

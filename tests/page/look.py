@@ -202,6 +202,29 @@ def hostile_names(browser):
     own.context.close()
 
 
+# a chart of six values, the last but one of which is read; then the oldest goes and one comes, and then all are others
+READ = """async () => {
+  const { chart } = await import("/page/chart.js");
+  const one = chart({ title: "t", write: String, lines: [{ name: "n", title: "n", kind: "a" }] });
+  document.body.append(one.element);
+  const from = first => [...Array(6).keys()].map(n => first + n);
+  const show = first => one.show({ at: from(first).map(n => 60 * n), values: { n: from(first) }, step_s: 60 }, 3600);
+  const readout = () => one.element.querySelector(".readout").textContent.split(": ").pop();
+  show(10);
+  const press = () => one.element.querySelector("svg.plot").dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowLeft" }));
+  press();
+  press();
+  const before = readout();
+  show(11);
+  const after = readout();
+  show(100);
+  const gone = readout();
+  one.element.remove();
+  return [`${before}, ${after}`, gone];
+}"""
+READ_TWICE = "n 14, n 14"
+
+
 def keyboard(browser):
     own = Browser(browser, SIZES["wide"], "dark")
     page = own.open("overview")
@@ -209,6 +232,13 @@ def keyboard(browser):
         for number, view in enumerate(VIEWS, 1):
             page.keyboard.press(str(number))
             expect(page.locator("nav a[aria-current=page]")).to_have_attribute("href", f"#{view}")
+    with check("the way past the navigation keeps the view, and a page that is opened there shows one"):
+        page.locator("a.skip").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("nav a[aria-current=page]")).to_have_attribute("href", f"#{list(VIEWS)[-1]}")
+        page.reload()
+        expect(page.locator("nav a[aria-current=page]")).to_have_attribute("href", "#overview")
+        expect(page.locator("svg.plot").first).to_be_visible()
     with check("all can be reached with the tab key, and the focus is seen"):
         own.open("fleet")
         expect(page.locator("td button.name").first).to_be_visible()
@@ -229,6 +259,8 @@ def keyboard(browser):
         page.locator("summary").first.click()
         expect(page.locator("figure table tbody tr").first).to_be_visible()
         own.shot("chart-as-table")
+    with check("who reads a value of a chart goes on reading it while others come"):
+        same(page.evaluate(READ), [READ_TWICE, ""])
     with check("the day is there beside the hour"):
         page.get_by_role("button", name="Last day").click()
         expect(page.get_by_role("button", name="Last day")).to_have_attribute("aria-pressed", "true")
@@ -237,6 +269,11 @@ def keyboard(browser):
 
 def settings(browser):
     own = Browser(browser, SIZES["wide"], "light")
+    with check("a configuration that could not be asked for is asked for again"):
+        tried = []
+        own.page.route("**/api/config", lambda route: tried.append(1) or (route.continue_() if tried[1:] else route.abort()))
+        expect(own.open("settings").get_by_text("fleet.replicas[0]")).to_be_visible()
+        same(len(tried), 2)
     with check("the configuration shows what differs, and all if asked"):
         page = own.open("settings")
         expect(page.get_by_text("fleet.replicas[0]")).to_be_visible()

@@ -28,11 +28,11 @@ import procs
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback, whatever the environment says
 
 
-def listen(model, ports):
-    """Serves as the engines of a model until the process ends."""
+def listen(model, port, truthful):
+    """Serves as an engine of a model until the process ends."""
     dialects.MODEL = engine.MODEL = model
     engine.LISTED["id"] = model
-    asyncio.run(engine.main(ports))
+    asyncio.run(engine.main([port], truthful))
 
 
 def end(process):
@@ -47,8 +47,8 @@ def end(process):
 class Stage:
     """The engines by name, each a process of its own, and the router."""
 
-    def __init__(self, ramjet, logs, model, names):
-        self.ramjet, self.logs, self.model = ramjet, logs, model
+    def __init__(self, ramjet, logs, model, names, truthful=False):
+        self.ramjet, self.logs, self.model, self.truthful = ramjet, logs, model, truthful
         self.stack = contextlib.ExitStack()
         *ports, self.port, self.admin_port = procs.lease_ports(len(names) + 2)
         self.ports = dict(zip(names, ports))
@@ -83,7 +83,7 @@ class Stage:
         self.stack.close()
 
     def start_engine(self, name):
-        args = [sys.executable, __file__, self.model, self.ports[name]]
+        args = [sys.executable, __file__, self.model, self.ports[name], "truthful" if self.truthful else "constant"]
         self.engines[name] = self.stack.enter_context(procs.Process(args, self.logs / f"{name}.log"))
 
     def stop_engine(self, name):
@@ -148,4 +148,4 @@ class Stage:
 
 
 if __name__ == "__main__":
-    listen(sys.argv[1], [int(port) for port in sys.argv[2:]])
+    listen(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "truthful")

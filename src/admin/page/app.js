@@ -51,7 +51,9 @@ async function askSeries(covers = store.covers) {
   store.covers = covers;
   try {
     const series = await get(`/api/series?span=${covers}`);
-    if (store.covers === covers) store.series = series;
+    // another choice may have been made meanwhile
+    if (store.covers !== covers) return;
+    store.series = series;
     tell("series");
   } catch {
     // the connection's own line says so; the next try comes soon
@@ -69,7 +71,8 @@ function place() {
 
 function open() {
   const [name, ...rest] = place();
-  if (name === "view") return at("view").focus();
+  // the way past the navigation: what is shown stays, if anything is
+  if (name === "view" && shown) return at("view").focus();
   const isView = Object.hasOwn(VIEWS, name);
   const view = isView ? VIEWS[name] : overview;
   shown?.close?.();
@@ -82,7 +85,7 @@ function open() {
     else link.removeAttribute("aria-current");
     if (isHere) link.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  shown = view.open(root, store, rest.join("/")) ?? null;
+  shown = view.open(root, store, rest.join("/")) ?? {};
 }
 
 function connect() {

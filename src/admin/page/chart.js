@@ -148,6 +148,9 @@ export function chart({ title, write, lines, top }) {
   return {
     element: figure,
     show(next, seconds) {
+      // who reads a value goes on reading that one, however many have come since
+      const readAt = cursor === null ? -1 : next.at.indexOf(data.at[cursor]);
+      cursor = readAt < 0 ? null : readAt;
       [data, covers] = [next, seconds];
       keys.forEach((key, n) => (key.value.textContent = write(last(lines[n]))));
       const told = lines.map(line => `${line.title} ${write(last(line))}`).join(", ");

@@ -33,7 +33,10 @@ export default {
       list.show(rows);
       told.textContent = all.length ? `configuration number ${generation}, ${rows.length} of ${all.length} settings` : "";
     }
+    let isAsking = false;
     async function ask() {
+      if (isAsking) return;
+      isAsking = true;
       try {
         const answer = await get("/api/config");
         [all, generation] = [answer.settings, answer.generation];
@@ -41,6 +44,8 @@ export default {
         show();
       } catch (problem) {
         error.textContent = `It cannot be asked: ${problem.message}`;
+      } finally {
+        isAsking = false;
       }
     }
     filter.addEventListener("input", show);
@@ -48,7 +53,8 @@ export default {
     ask();
     return {
       tell(what) {
-        if (what === "now" && generation !== null && store.now.generation !== generation) ask();
+        // and again, where it could not be asked
+        if (what === "now" && store.now.generation !== generation) ask();
       },
     };
   },

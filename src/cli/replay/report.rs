@@ -3,6 +3,7 @@
 use crate::fleet::replay::{Again, Replay};
 use crate::fleet::steps::{Change, Stage};
 use crate::policy::select::Params;
+use crate::telemetry::journal::Part;
 use crate::types::{PolicyKind, ReplicaId};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,11 +13,13 @@ use std::fmt::Write;
 pub(super) struct Report {
     /// The fleet that lives through the steps, from the first line on.
     pub(super) replay: Option<Replay>,
+    /// The last file that was begun.
+    part: Option<Part>,
     runs: u64,
     /// What is missing of the process that is read.
     missing: Option<Missing>,
     /// Choices that come after something that is missing, by what.
-    unjudged: [u64; 3],
+    unjudged: [u64; 4],
     /// Those of the others that went elsewhere.
     judged_moved: u64,
     lost: u64,
@@ -42,6 +45,8 @@ enum Missing {
     Inheritance,
     /// Steps that the disk was too slow for.
     Steps,
+    /// Other processes have told of what they do and know.
+    Others,
 }
 
 /// One column.
@@ -73,11 +78,17 @@ fn share(part: u64, of: u64) -> f64 {
 }
 
 impl Report {
-    /// A process begins, with a fleet of its own.
-    pub(super) fn begin(&mut self, replay: Replay, in_the_midst: bool) {
+    /// A file begins: whether it goes on where the one before it has ended.
+    pub(super) fn goes_on(&mut self, part: Part) -> bool {
+        let last = self.part.replace(part);
+        self.replay.is_some() && last.is_some_and(|last| part.follows(last))
+    }
+
+    /// A process begins, with a fleet of its own: with its first file, or in the midst.
+    pub(super) fn begin(&mut self, replay: Replay, part: Part) {
         self.replay = Some(replay);
         self.runs += 1;
-        self.missing = in_the_midst.then_some(Missing::Beginning);
+        self.missing = (part.number > 0).then_some(Missing::Beginning);
     }
 
     pub(super) fn lost(&mut self, steps: u64) {
@@ -102,6 +113,9 @@ impl Report {
                 }
                 Change::Inherited => {
                     self.missing.get_or_insert(Missing::Inheritance);
+                }
+                Change::Heard => {
+                    self.missing.get_or_insert(Missing::Others);
                 }
                 Change::Ruled(ruled) => self.rules = Some((ruled.params, replay.other(ruled.params))),
                 _ => {}
@@ -206,9 +220,10 @@ impl Report {
         }
         let lost = format!("{} steps before them are missing: the disk was too slow", self.lost);
         let whys = [
-            "the first file is not the first of its journal: what was known before it is not",
+            "a file before theirs is not there: what was known before them is not",
             "their process had taken over what another one knew, which is not written down",
             &lost,
+            "their process went by what other routers had told it, which is not written down",
         ];
         for (count, why) in self.unjudged.iter().zip(whys).filter(|(count, _)| **count > 0) {
             doubt(&format!("{count} choices cannot be judged: {why}"));

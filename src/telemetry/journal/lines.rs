@@ -43,6 +43,8 @@ impl Scribe {
     pub(super) fn head(&mut self, unix: f64) {
         let mut row = Row(format!("{{\"journal\":{VERSION}"));
         row.plain("part", self.part);
+        // the hash of no fingerprint: which process it is, and nothing else
+        row.plain("run", Hex(self.hashes.hash(0)));
         row.plain("unix", unix);
         row.text("version", env!("CARGO_PKG_VERSION"));
         self.put(row);
@@ -51,6 +53,11 @@ impl Scribe {
     /// Another file follows.
     pub(super) fn turn_the_page(&mut self) {
         self.part += 1;
+        self.forget();
+    }
+
+    /// Nothing that was written can be gone on from: all chains are written in full again.
+    pub(super) fn forget(&mut self) {
         self.hashes.forget();
     }
 
@@ -100,6 +107,9 @@ impl Scribe {
             }
             Change::Inherited => {
                 row.does("inherited");
+            }
+            Change::Heard => {
+                row.does("heard");
             }
             Change::Model(model, bytes, prompt, output) => {
                 let model = self.model(model.as_deref());

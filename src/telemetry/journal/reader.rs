@@ -20,14 +20,30 @@ use thiserror::Error;
 /// What a line says.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
-    /// A file begins, so many after the first one of its process.
-    Head(u64),
+    /// A file begins.
+    Head(Part),
     /// Something happened.
     Step(Stage),
     /// So many steps are missing here.
     Lost(u64),
     /// The process was followed by another one.
     Over,
+}
+
+/// Which file of which process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// So many after the first one.
+    pub number: u64,
+    /// What tells the process from others.
+    pub run: Option<u64>,
+}
+
+impl Part {
+    /// Whether it goes on where `last` has ended.
+    pub fn follows(self, last: Part) -> bool {
+        self.run == last.run && last.number.checked_add(1) == Some(self.number)
+    }
 }
 
 /// A line that is none of a journal.
@@ -59,7 +75,7 @@ impl Reader {
         let fields = Fields::read(text.as_bytes())?;
         if let Some(version) = fields.find("journal") {
             return match version {
-                b"1" => Ok(Line::Head(fields.number("part")?)),
+                b"1" => Ok(Line::Head(Part { number: fields.number("part")?, run: fields.hex("run")? })),
                 _ => Err(Broken("is of a journal of another version".to_owned())),
             };
         }
@@ -88,6 +104,7 @@ impl Reader {
             "capacity" => Ok(Change::Capacity(id()?, f.number("tokens")?)),
             "forget" => Ok(Change::Forgot(id()?)),
             "inherited" => Ok(Change::Inherited),
+            "heard" => Ok(Change::Heard),
             "model" => Ok(Change::Model(f.model()?, f.number("bytes")?, f.number("prompt")?, f.maybe("output")?)),
             "place" => Ok(Change::Placed(Box::new(self.choice(request()?, f)?))),
             "take" => Ok(Change::Taken(request()?, id()?)),

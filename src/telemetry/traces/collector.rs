@@ -180,7 +180,7 @@ impl BackgroundService for Exporter {
             };
             if is_due && !traces.is_empty() {
                 self.send(&mut traces).await;
-            } else if is_due && *shutdown.borrow() && self.metrics.inflight() == 0 {
+            } else if is_due && *shutdown.borrow() && self.metrics.inflight() == 0 && queue.is_empty() {
                 return;
             }
         }
@@ -258,6 +258,18 @@ mod tests {
         let ids: std::collections::HashSet<_> = all.iter().map(|trace| trace.id).collect();
         assert_eq!(ids.len(), all.len());
         assert!(Tracer::off(Arc::new(Metrics::new().unwrap())).begin("x", &headers("01"), now).is_none());
+    }
+
+    #[tokio::test]
+    async fn what_the_last_requests_left_is_sent_before_it_ends() {
+        for _ in 0..40 {
+            let (tracer, exporter, metrics) = tracer(1.0);
+            tracer.end(tracer.begin("x", &HeaderMap::new(), Instant::now()).unwrap());
+            let (_shut, shutdown) = tokio::sync::watch::channel(true);
+            exporter.start(shutdown).await;
+            // nobody listens there, but it was tried
+            assert_eq!(metrics.traces_ended(TraceEnd::Failed), 1);
+        }
     }
 
     #[test]

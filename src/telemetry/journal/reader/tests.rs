@@ -164,6 +164,7 @@ fn changes() -> Vec<Change> {
         Change::Capacity(id, 77),
         Change::Forgot(id),
         Change::Inherited,
+        Change::Heard,
         Change::Model(Some("a".to_owned()), 1, 2, Some(3)),
         Change::Model(None, 1, 2, None),
         Change::Taken(r, id),
@@ -203,5 +204,8 @@ fn every_change_is_read_as_it_was_written() {
     scribe.head(2.5);
     let lines = String::from_utf8(scribe.out.clone()).unwrap();
     let lines: Vec<_> = lines.lines().map(|line| reader.line(line).unwrap()).collect();
-    assert_eq!(lines, [Line::Head(0), Line::Lost(3), Line::Over, Line::Head(1)]);
+    let [Line::Head(first), Line::Lost(3), Line::Over, Line::Head(second)] = &lines[..] else { panic!("{lines:?}") };
+    assert!((first.number, first.run.is_some()) == (0, true) && second.follows(*first) && !first.follows(*second));
+    let other = Part { run: Some(7), ..*second };
+    assert!(!other.follows(*first));
 }
