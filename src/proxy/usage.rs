@@ -88,8 +88,10 @@ impl Proxy {
     /// Takes the question back if it may be what the engine refuses: then the same engine is asked without it.
     pub(super) fn take_back(&self, status: StatusCode, ctx: &mut Context) -> Result<()> {
         match &ctx.asking {
-            Asking::Asked(question) if matches!(status.as_u16(), 400 | 422) && ctx.body.held().is_some() => {
-                ctx.body.edit(|body| question.take_back(&body));
+            Asking::Asked(question) if matches!(status.as_u16(), 400 | 422) => {
+                // a body in which it is not found again is the engine's to judge
+                let Some(without) = ctx.body.held().and_then(|body| question.take_back(body)) else { return Ok(()) };
+                ctx.body.edit(|_| without);
                 // what was written behind it has moved
                 ctx.rank_field = RankField::default();
                 ctx.asking = Asking::TakingBack;

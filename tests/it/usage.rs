@@ -213,6 +213,14 @@ async fn the_rank_stands_in_the_body_whether_it_is_asked_or_not() {
     let seen = engine.seen();
     assert!(of(&asked()).contains(&seen[0].hash) && of(BODY).contains(&seen[1].hash));
     assert_eq!(seen[0].header("x-data-parallel-rank"), seen[1].header("x-data-parallel-rank"));
+    // the client's own rank goes, which moves what stands behind it
+    let own = BODY.replacen('{', r#"{"routed_dp_rank":9,"stream_options":{},"#, 1);
+    let left = own.replace(r#""routed_dp_rank":9,"#, "");
+    engine.script(&["status=400"]);
+    let answer = post(ramjet.api, CHAT, &sse(DONE), &own.replace("\"m\"", "\"m2\"")).await.unwrap();
+    assert_eq!(answer.status, 200);
+    let seen = engine.seen();
+    assert!(of(&left.replace("\"m\"", "\"m2\"")).contains(&seen[3].hash), "byte for byte, but for the rank");
 }
 
 #[tokio::test(flavor = "multi_thread")]
