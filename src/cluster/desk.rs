@@ -4,15 +4,16 @@
 //! **Invariant:** everything is bounded by what a round may carry. What does not fit waits in the channel; what does not
 //! fit there is lost, which shows as a missing number.
 
+mod words;
+
 use super::keys::{Keys, Purpose, Rejected};
 use super::names::Names;
-use super::orders::{InForce, Orders};
+use super::orders::Orders;
 use super::peers::Peers;
 use super::round::{Counts, ENTRIES, Incoming, Outgoing, Place};
 use super::wire::{Batch, Live, Order, Speeds, bytes, whole};
 use crate::fleet::Fleet;
 use crate::fleet::sharing::{Group, Learned};
-use crate::fleet::state;
 use crate::pack::Pack;
 use crate::policy::standing::State;
 use std::collections::VecDeque;
@@ -193,7 +194,9 @@ impl Desk {
                 out.lore = Some(self.keys.seal(Purpose::Lore, self.me, &bytes(&speeds)));
             }
             if self.due.has_read_orders {
-                self.due.write.extend(self.orders.said_here(&self.in_force(unix), unix));
+                let said = self.orders.said_here(&self.in_force(unix), unix);
+                self.due.write.extend(said.write);
+                self.obey(said.obey, unix);
             }
             let sealed = |order: Order| (order.replica, self.keys.seal(Purpose::Order, self.me, &bytes(&order)));
             out.orders = std::mem::take(&mut self.due.write).into_iter().map(sealed).collect();
@@ -321,41 +324,6 @@ impl Desk {
         models.extend(self.fleet.models().all().into_iter().map(|(name, _)| name));
         let model = |name| models.iter().find(|model| self.keys.name(model) == name).cloned();
         self.fleet.learn_from(speeds.lore(|name| self.names.id(name), model));
-    }
-
-    fn in_force(&self, unix: u64) -> Vec<InForce> {
-        let now = self.fleet.clock().now();
-        let of = |order: state::Order| InForce {
-            replica: self.keys.name(order.name()),
-            drained: order.is_drained(),
-            leaves_by: order.leaves_by().map_or(0, |ends| unix + whole_ms(ends - now)),
-        };
-        self.fleet.orders().into_iter().map(of).collect()
-    }
-
-    fn settle(&mut self, frames: &[Vec<u8>], unix: u64) {
-        let mut stored = Vec::new();
-        for frame in frames {
-            match self.open::<Order>(Purpose::Order, frame) {
-                Ok((_, order)) => stored.push(order),
-                Err(why) => self.note(Err(why)),
-            }
-        }
-        let settled = self.orders.said_there(stored, unix);
-        self.due.has_read_orders = true;
-        self.due.write = settled.write;
-        let now = self.fleet.clock().now();
-        let done = settled.obey.into_iter().filter_map(|order| {
-            let replica = self.fleet.replica(self.names.id(order.replica)?)?;
-            let ends = order.leaves_by.checked_sub(unix).filter(|ms| *ms > 0).map(|ms| now + index64(ms));
-            log::info!(
-                "replica {}: another router was told to {}",
-                replica.name(),
-                if order.drained { "drain it" } else { "use it" }
-            );
-            Some(state::Order::new(replica.name().to_owned(), order.drained.then_some(now), ends))
-        });
-        self.fleet.obey(done.collect());
     }
 }
 

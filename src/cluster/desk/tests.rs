@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fleet::claim::ClaimGuard;
+use crate::fleet::members::Wanted;
 use crate::fleet::reservation::{Reservation, Share};
 use crate::fleet::testing::spec;
 use crate::policy::health::{FenceReason, Observation, Thresholds};
@@ -181,9 +182,6 @@ fn a_drain_is_everybodys_and_outlives_the_store() {
             all.iter_mut().for_each(|router| _ = shop.round(router, now));
         }
     };
-    let drained = |router: &Router| {
-        router.fleet.replicas().iter().filter(|r| r.is_barred()).map(|r| r.name().to_owned()).collect::<Vec<_>>()
-    };
     pass(&mut shop, &mut all);
     all[0].fleet.replicas()[0].drain(true, 0.0);
     pass(&mut shop, &mut all);
@@ -199,6 +197,39 @@ fn a_drain_is_everybodys_and_outlives_the_store() {
     all[1].fleet.replicas()[1].drain(false, 0.0);
     pass(&mut shop, &mut all);
     assert_eq!(all.each_ref().map(drained), [vec![], Vec::<String>::new(), vec![]]);
+}
+
+/// Which replicas an operator keeps requests away from.
+fn drained(router: &Router) -> Vec<String> {
+    router.fleet.replicas().iter().filter(|r| r.is_barred()).map(|r| r.name().to_owned()).collect()
+}
+
+#[test]
+fn a_router_that_learns_of_a_replica_after_its_drain_undrains_nobody() {
+    let mut shop = Shop::default();
+    let mut all = [Router::with(1, &["x", "y"], "s"), Router::with(2, &["y"], "s")];
+    let mut now = 0.0;
+    let mut pass = |all: &mut [Router; 2]| {
+        for _ in 0..4 {
+            now += 600.0;
+            all.iter_mut().for_each(|router| _ = shop.round(router, now));
+        }
+    };
+    pass(&mut all);
+    all[0].fleet.replicas()[0].drain(true, 0.0);
+    pass(&mut all);
+    let members = |names: &[&str]| names.iter().map(|name| Wanted { spec: spec(name), address: None }).collect();
+    for _ in 0..2 {
+        all[1].fleet.change(members(&["y", "x"]));
+        all[1].fleet.tidy();
+        pass(&mut all);
+        assert_eq!(all.each_ref().map(drained), [["x"], ["x"]]);
+        // it goes, and will be back
+        all[1].fleet.change(members(&["y"]));
+        all[1].fleet.tidy();
+        pass(&mut all);
+    }
+    assert_eq!(drained(&all[0]), ["x"]);
 }
 
 #[test]
