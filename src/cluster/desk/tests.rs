@@ -13,6 +13,7 @@ use crate::types::{PolicyKind, ReplicaId};
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 /// A store in memory.
 #[derive(Default)]
@@ -230,6 +231,31 @@ fn a_router_that_learns_of_a_replica_after_its_drain_undrains_nobody() {
         pass(&mut all);
     }
     assert_eq!(drained(&all[0]), ["x"]);
+}
+
+#[test]
+fn whose_sessions_are_to_leave_at_once_after_all_is_left_at_once_everywhere() {
+    let mut shop = Shop::default();
+    let mut all = [Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s")];
+    let mut now = 0.0;
+    let mut pass = |all: &mut [Router; 2]| {
+        for _ in 0..6 {
+            now += 600.0;
+            all.iter_mut().for_each(|router| _ = shop.round(router, now));
+        }
+    };
+    let stays = |router: &Router| {
+        let replica = router.fleet.replicas()[0].clone();
+        (replica.is_barred(), replica.leaves_by(router.fleet.clock().now()).is_some())
+    };
+    let drain = |router: &Router, within| router.fleet.drain(&router.fleet.replicas()[0], within);
+    pass(&mut all);
+    drain(&all[0], Some(Duration::from_secs(600)));
+    pass(&mut all);
+    assert_eq!(all.each_ref().map(stays), [(true, true); 2]);
+    drain(&all[0], None);
+    pass(&mut all);
+    assert_eq!(all.each_ref().map(stays), [(true, false); 2]);
 }
 
 #[test]
