@@ -2,7 +2,7 @@
 //! out and one that comes in, so that all of it runs in tests against a store that is a few maps.
 //!
 //! **Invariant:** everything is bounded by what a round may carry. What does not fit waits in the channel; what does not
-//! fit there is lost, which shows as a missing number.
+//! fit there is lost, which shows as a missing number, behind what was learned before it.
 
 mod words;
 
@@ -48,6 +48,10 @@ pub struct Desk {
     told: Receiver<Learned>,
     lost: Arc<AtomicU64>,
     lost_before: u64,
+    /// Something is missing behind what the channel has.
+    owes_gap: bool,
+    /// A number may be missing before the next one.
+    is_untold: bool,
     names: Names,
     peers: Peers,
     orders: Orders,
@@ -99,6 +103,8 @@ impl Desk {
             told,
             lost,
             lost_before: 0,
+            owes_gap: false,
+            is_untold: false,
             orders: Orders::default(),
             number: 0,
             after: (0, 0),
@@ -131,6 +137,8 @@ impl Desk {
             self.after = end;
         }
         self.out.clear();
+        // what went out last may not have arrived
+        self.is_untold |= self.number > 0;
         self.due = Due { write: std::mem::take(&mut self.due.write), ..Due::default() };
     }
 
@@ -145,7 +153,9 @@ impl Desk {
             // what comes later is worth more than what would fill the channel
             let gone = self.told.try_iter().count() as u64;
             self.counts.lost[1] += gone;
-            self.number += u64::from(gone > 0);
+            if gone > 0 {
+                self.leave_out();
+            }
         }
         self.peers.fade(now);
         let lag_s = self.fleet.sharing().group().map_or(0.0, |group| group.lag_s);
@@ -159,8 +169,10 @@ impl Desk {
         let lost = self.lost.load(Relaxed);
         self.counts.lost[0] = lost - self.lost_before;
         if lost > self.lost_before {
-            // whoever reads on must know that something is missing
-            self.number += 1;
+            // whoever reads on must know that something is missing: now, as there may be no end to it, and behind what is in
+            // the channel, which is older than what it had no room for
+            self.leave_out();
+            self.owes_gap = true;
         }
         self.lost_before = lost;
         std::mem::take(&mut self.counts)
@@ -242,11 +254,12 @@ impl Desk {
             self.listed = list;
         }
         for _ in 0..incoming.refused {
-            // the last ones: which they were does not matter, as a number is missing then
+            // the last ones: which they were does not matter, as it shows
             if let Some((_, things, _)) = self.out.pop_back() {
                 self.counts.published -= things.min(self.counts.published);
                 self.counts.lost[1] += things;
             }
+            self.is_untold = true;
         }
         self.has_caught_up |= is_whole;
         !is_whole
@@ -281,26 +294,43 @@ impl Desk {
     fn batches(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         while all.len() < BATCHES {
-            let (mut batch, mut things, mut is_full) = (Batch::new(self.number + 1), 0, false);
+            let (mut batch, mut things, mut is_full) = (Batch::default(), 0, false);
             while !is_full && let Ok(learned) = self.told.try_recv() {
                 is_full = !batch.push(&learned, |id| self.names.name(id));
                 things += 1;
             }
-            if batch.is_empty() {
-                break;
+            if !batch.is_empty() {
+                all.push(self.tell(batch, things));
             }
-            self.number += 1;
-            self.counts.published += things;
-            self.out.push_back((self.number, things, self.last_round));
-            while self.out.len() > MEASURED {
-                self.out.pop_front();
-            }
-            all.push(self.keys.seal(Purpose::Batch, self.me, &bytes(&batch)));
             if !is_full {
+                if std::mem::take(&mut self.owes_gap) {
+                    self.leave_out();
+                }
                 break;
             }
         }
+        if self.is_untold {
+            // it shows in what comes next, and there may be nothing
+            all.push(self.tell(Batch::default(), 0));
+        }
         all
+    }
+
+    /// A number is missing from now on.
+    fn leave_out(&mut self) {
+        self.number += 1;
+        self.is_untold = true;
+    }
+
+    fn tell(&mut self, mut batch: Batch, things: u64) -> Vec<u8> {
+        (self.number, self.is_untold) = (self.number + 1, false);
+        self.counts.published += things;
+        self.out.push_back((self.number, things, self.last_round));
+        while self.out.len() > MEASURED {
+            self.out.pop_front();
+        }
+        batch.number = self.number;
+        self.keys.seal(Purpose::Batch, self.me, &bytes(&batch))
     }
 
     fn say_live(&mut self, now: f64) -> Option<Vec<u8>> {

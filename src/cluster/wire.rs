@@ -87,11 +87,6 @@ pub fn bytes(value: &impl Pack) -> Vec<u8> {
 }
 
 impl Batch {
-    /// An empty one.
-    pub fn new(number: u64) -> Self {
-        Batch { number, words: Vec::new() }
-    }
-
     /// Adds something, if its replica has a name; whether there is room for more.
     pub fn push(&mut self, learned: &Learned, name: impl Fn(ReplicaId) -> Option<Name>) -> bool {
         let before = self.words.len();

@@ -317,6 +317,34 @@ fn a_full_store_and_a_full_channel_lose_things_which_shows_as_a_missing_number()
 }
 
 #[test]
+fn what_is_lost_behind_a_full_channel_leaves_nothing_open() {
+    let mut shop = Shop::default();
+    let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
+    shop.round(&mut a, 0.0);
+    shop.round(&mut b, 0.0);
+    // while the store takes its time, the channel is filled; the end of what is in it is lost
+    let open = a.claim(&[11], 0);
+    (0..21).for_each(|n| a.read(&[100 + n], 0));
+    drop(open);
+    assert_eq!(a.desk.take_counts().lost, [1, 0]);
+    shop.round(&mut a, 1.0);
+    shop.round(&mut b, 1.0);
+    assert!(!b.fleet.is_reading(&[11], ReplicaId(0)), "although nothing follows");
+    // nor does what was lost on its way
+    let open = a.claim(&[12], 0);
+    shop.round(&mut a, 2.0);
+    shop.round(&mut b, 2.0);
+    assert!(b.fleet.is_reading(&[12], ReplicaId(0)));
+    drop(open);
+    shop.is_full = true;
+    shop.round(&mut a, 3.0);
+    shop.is_full = false;
+    shop.round(&mut a, 4.0);
+    shop.round(&mut b, 4.0);
+    assert!(!b.fleet.is_reading(&[12], ReplicaId(0)));
+}
+
+#[test]
 fn what_cannot_be_read_at_all_is_left_out_in_the_end() {
     let mut router = Router::with(1, &["x"], "s");
     let mut asks_after = |end| {
