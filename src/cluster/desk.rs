@@ -147,6 +147,11 @@ impl Desk {
         self.has_caught_up
     }
 
+    /// Who was not heard of for long has nothing here any more.
+    pub fn fade(&mut self, now: f64) {
+        self.peers.fade(now);
+    }
+
     /// Time goes on, whether or not the store answers.
     pub fn pass(&mut self, is_connected: bool, now: f64) {
         if !is_connected {
@@ -157,7 +162,7 @@ impl Desk {
                 self.leave_out();
             }
         }
-        self.peers.fade(now);
+        self.fade(now);
         let lag_s = self.fleet.sharing().group().map_or(0.0, |group| group.lag_s);
         let lag_s = self.counts.lags_ms.last().map_or(lag_s, |ms| ms / 1000.0);
         let peers = self.peers.present(now);

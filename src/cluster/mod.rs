@@ -110,7 +110,8 @@ impl Cluster {
         let (mut pause, mut was_there) = (AGAIN.0, true);
         loop {
             let begun = Instant::now();
-            let why = match Store::connect(&self.membership.site, self.me).await {
+            let connecting = Box::pin(Store::connect(&self.membership.site, self.me));
+            let why = match self.meanwhile(&mut desk, connecting).await {
                 Ok((store, end)) => {
                     log::info!("the store of the group answers");
                     was_there = true;
@@ -138,7 +139,8 @@ impl Cluster {
             let unix =
                 SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
             let out = desk.outgoing(self.now(), unix);
-            let incoming = match store.round(out, unix).await {
+            let round = Box::pin(store.round(out, unix));
+            let incoming = match self.meanwhile(desk, round).await {
                 Ok(incoming) => incoming,
                 Err(why) => return why,
             };
@@ -152,6 +154,16 @@ impl Cluster {
                 tokio::task::yield_now().await;
             } else {
                 tokio::time::sleep_until(begun + EVERY).await;
+            }
+        }
+    }
+
+    /// Waits for the store. Who falls silent meanwhile is gone all the same.
+    async fn meanwhile<T>(&self, desk: &mut Desk, mut answer: impl Future<Output = T> + Unpin) -> T {
+        loop {
+            match tokio::time::timeout(EVERY, &mut answer).await {
+                Ok(answer) => return answer,
+                Err(_) => desk.fade(self.now()),
             }
         }
     }
