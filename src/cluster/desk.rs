@@ -208,15 +208,15 @@ impl Desk {
             out.live = self.say_live(now);
             if out.asks_lore {
                 let speeds = Speeds::of(&self.fleet.lore(), |id| self.names.name(id), |model| self.keys.name(model));
-                out.lore = Some(self.keys.seal(Purpose::Lore, self.me, &bytes(&speeds)));
+                out.lore = self.keys.seal(Purpose::Lore, self.me, &bytes(&speeds));
             }
             if self.due.has_read_orders {
                 let said = self.orders.said_here(&self.in_force(unix), unix);
                 self.due.write.extend(said.write);
                 self.obey(said.obey, unix);
             }
-            let sealed = |order: Order| (order.replica, self.keys.seal(Purpose::Order, self.me, &bytes(&order)));
-            out.orders = std::mem::take(&mut self.due.write).into_iter().map(sealed).collect();
+            let sealed = |order: Order| Some((order.replica, self.keys.seal(Purpose::Order, self.me, &bytes(&order))?));
+            out.orders = std::mem::take(&mut self.due.write).into_iter().filter_map(sealed).collect();
         }
         let others = self.listed.iter().copied().chain(self.peers.known());
         out.peers = others.filter(|name| *name != self.me).collect();
@@ -229,14 +229,14 @@ impl Desk {
     /// Takes in what came back; whether there is more to be read at once.
     pub fn incoming(&mut self, incoming: Incoming, now: f64, unix: u64) -> bool {
         let is_whole = incoming.entries.len() < ENTRIES;
-        for (place, frame) in incoming.entries {
+        for (place, mut frame) in incoming.entries {
             self.after = self.after.max(place);
             self.entry_bytes += 0.01 * (index(frame.len()) - self.entry_bytes);
-            let heard = self.hear(&frame, now);
+            let heard = self.hear(&mut frame, now);
             self.note(heard);
         }
-        for frame in incoming.live {
-            let seen = self.open::<Live>(Purpose::Live, &frame);
+        for mut frame in incoming.live {
+            let seen = self.open::<Live>(Purpose::Live, &mut frame);
             let seen = seen.map(|(writer, live)| {
                 if writer != self.me {
                     self.peers.see(writer, live, &self.names, now);
@@ -244,8 +244,8 @@ impl Desk {
             });
             self.note(seen.map(|()| 0));
         }
-        for frame in incoming.lore {
-            let learned = self.open::<Speeds>(Purpose::Lore, &frame).map(|(writer, speeds)| {
+        for mut frame in incoming.lore {
+            let learned = self.open::<Speeds>(Purpose::Lore, &mut frame).map(|(writer, speeds)| {
                 if writer != self.me {
                     self.learn(speeds);
                 }
@@ -253,7 +253,7 @@ impl Desk {
             self.note(learned.map(|()| 0));
         }
         if let Some(orders) = incoming.orders {
-            self.settle(&orders, unix);
+            self.settle(orders, unix);
         }
         if let Some(list) = incoming.list {
             self.listed = list;
@@ -277,12 +277,12 @@ impl Desk {
         }
     }
 
-    fn open<T: Pack>(&self, purpose: Purpose, frame: &[u8]) -> Result<(u64, T), Rejected> {
+    fn open<T: Pack>(&self, purpose: Purpose, frame: &mut [u8]) -> Result<(u64, T), Rejected> {
         let (writer, content) = self.keys.open(purpose, frame)?;
         Ok((writer, whole(content).ok_or(Rejected::Malformed)?))
     }
 
-    fn hear(&mut self, frame: &[u8], now: f64) -> Result<usize, Rejected> {
+    fn hear(&mut self, frame: &mut [u8], now: f64) -> Result<usize, Rejected> {
         let (writer, batch) = self.open::<Batch>(Purpose::Batch, frame)?;
         if writer != self.me {
             return self.peers.hear(writer, &batch, &self.names, now);
@@ -298,14 +298,14 @@ impl Desk {
 
     fn batches(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
-        while all.len() < BATCHES {
+        for _ in 0..BATCHES {
             let (mut batch, mut things, mut is_full) = (Batch::default(), 0, false);
             while !is_full && let Ok(learned) = self.told.try_recv() {
                 is_full = !batch.push(&learned, |id| self.names.name(id));
                 things += 1;
             }
             if !batch.is_empty() {
-                all.push(self.tell(batch, things));
+                all.extend(self.tell(batch, things));
             }
             if !is_full {
                 if std::mem::take(&mut self.owes_gap) {
@@ -316,7 +316,7 @@ impl Desk {
         }
         if self.is_untold {
             // it shows in what comes next, and there may be nothing
-            all.push(self.tell(Batch::default(), 0));
+            all.extend(self.tell(Batch::default(), 0));
         }
         all
     }
@@ -327,7 +327,7 @@ impl Desk {
         self.is_untold = true;
     }
 
-    fn tell(&mut self, mut batch: Batch, things: u64) -> Vec<u8> {
+    fn tell(&mut self, mut batch: Batch, things: u64) -> Option<Vec<u8>> {
         (self.number, self.is_untold) = (self.number + 1, false);
         self.counts.published += things;
         self.out.push_back((self.number, things, self.last_round));
@@ -351,7 +351,7 @@ impl Desk {
         }
         self.due.live = now + LIVE_EVERY;
         self.live = Live { number: live.number + 1, ..live };
-        Some(self.keys.seal(Purpose::Live, self.me, &bytes(&self.live)))
+        self.keys.seal(Purpose::Live, self.me, &bytes(&self.live))
     }
 
     fn learn(&self, speeds: Speeds) {

@@ -1,7 +1,7 @@
 //! Many routers, one mind: the routers of a group tell each other what they learn, by way of a store that they share (Valkey or
 //! Redis). Off unless it is configured; then nothing of this runs and a request pays a look at an empty cell.
 //!
-//! - `keys`: a secret of the group makes the hashes that names and prompts go by, and proves who wrote what;
+//! - `keys`: a secret of the group makes the hashes that names and prompts go by, and seals what is written;
 //! - `wire`: what is written, and the bounds of what is believed;
 //! - `orders`: whose word counts when operators have spoken to several routers;
 //! - `peers`: the other routers, and what they have here;
@@ -11,7 +11,7 @@
 //! What is told: claims on the prefix index and what became of them (so that all believe the same of every cache), where
 //! sessions are at home, which replica keeps what it gave an id to, what runs where, learned speeds, fences, and drains. A
 //! fence has the others probe at once; it fences nobody there. Nothing is told of a prompt but the hashes of its
-//! blocks: who can read the store can test guesses of what prompts say.
+//! blocks, and those to nobody but the group.
 //!
 //! **Architecture invariant: no request waits for the store.** A request leaves what it has learned in a bounded channel. One
 //! task empties it every [`EVERY`], and takes in what others have told by the same ways by which this process learns from its

@@ -332,7 +332,7 @@ mod tests {
         out.extend(bytes(&Order { replica: 1, at: 2, drained: true, leaves_by: 3 }));
         assert_eq!(
             (super::super::keys::VERSION, out.len(), xxh3_64(&out)),
-            (1, 283, 272_418_179_566_688_201),
+            (2, 283, 272_418_179_566_688_201),
             "if the layout has changed, so must the version"
         );
     }

@@ -293,6 +293,25 @@ fn what_a_group_did_not_write_changes_nothing_and_is_counted() {
 }
 
 #[test]
+fn who_reads_the_store_sees_no_hash_of_a_prompt_or_a_name() {
+    let mut shop = Shop::default();
+    let mut a = Router::with(1, &["x"], "s");
+    let keys = Keys::new(b"s", "g", 2048);
+    let chain = [0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00];
+    let _open = a.claim(&chain, 0);
+    a.fleet.replicas()[0].drain(true, 0.0);
+    (0..3).for_each(|n| _ = shop.round(&mut a, 600.0 * f64::from(n)));
+    let frames = shop.stream.iter().map(|(_, frame)| frame);
+    let frames: Vec<_> =
+        frames.chain(shop.live.values()).chain(shop.lore.values()).chain(shop.orders.values()).collect();
+    assert!(shop.stream.len() == 1 && shop.orders.len() == 1 && frames.len() == 4);
+    for secret in chain.into_iter().chain([keys.name("x")]) {
+        let bytes = secret.to_le_bytes();
+        assert!(!frames.iter().any(|frame| frame.windows(4).any(|part| part == &bytes[..4] || part == &bytes[4..])));
+    }
+}
+
+#[test]
 fn a_full_store_and_a_full_channel_lose_things_which_shows_as_a_missing_number() {
     let mut shop = Shop::default();
     let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));

@@ -19,10 +19,10 @@ impl Desk {
     }
 
     /// Takes in what the store says.
-    pub(super) fn settle(&mut self, frames: &[Vec<u8>], unix: u64) {
+    pub(super) fn settle(&mut self, frames: Vec<Vec<u8>>, unix: u64) {
         let mut stored = Vec::new();
-        for frame in frames {
-            match self.open::<Order>(Purpose::Order, frame) {
+        for mut frame in frames {
+            match self.open::<Order>(Purpose::Order, &mut frame) {
                 Ok((_, order)) => stored.push(order),
                 Err(why) => self.note(Err(why)),
             }
