@@ -187,7 +187,7 @@ impl Desk {
     pub fn outgoing(&mut self, now: f64, unix: u64) -> Outgoing {
         if self.changes.has_changed().unwrap_or(false) {
             self.changes.mark_unchanged();
-            self.names = Names::of(&self.fleet, &self.keys);
+            self.names.renew(&self.fleet, &self.keys);
         }
         let batches = self.batches();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
@@ -285,7 +285,7 @@ impl Desk {
     fn hear(&mut self, frame: &mut [u8], now: f64) -> Result<usize, Rejected> {
         let (writer, batch) = self.open::<Batch>(Purpose::Batch, frame)?;
         if writer != self.me {
-            return self.peers.hear(writer, &batch, &self.names, now);
+            return self.peers.hear(writer, (&batch, !self.has_caught_up), &self.names, now);
         }
         while let Some((number, _, since)) = self.out.front().copied().filter(|(number, ..)| *number <= batch.number) {
             self.out.pop_front();

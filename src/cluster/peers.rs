@@ -10,6 +10,7 @@ use super::wire::{Batch, Live, Name};
 use crate::fleet::Fleet;
 use crate::fleet::elsewhere::{Running, RunningElsewhere};
 use crate::fleet::heard::Heard;
+use crate::fleet::sharing::Learned;
 use crate::policy::health::FenceReason;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -75,11 +76,19 @@ impl Peers {
         }))
     }
 
-    /// A router has told something; how much of it concerned this one.
+    /// A router has told something; how much of it concerned this one. Whether it `is_old`, told before this router was here:
+    /// then what has become void since is forgotten. Later than that this router sees for itself when an engine restarts, and
+    /// has learned anew what a slower one's word would undo.
     ///
     /// # Errors
     /// It was read before, or cannot be read.
-    pub fn hear(&mut self, writer: u64, batch: &Batch, names: &Names, now: f64) -> Result<usize, Rejected> {
+    pub fn hear(
+        &mut self,
+        writer: u64,
+        (batch, is_old): (&Batch, bool),
+        names: &Names,
+        now: f64,
+    ) -> Result<usize, Rejected> {
         let Some(peer) = self.at(writer, now) else { return Ok(0) };
         let has_gap = match peer.batch {
             Some(last) if batch.number <= last => return Err(Rejected::Repeated),
@@ -92,7 +101,8 @@ impl Peers {
             peer.heard.settle();
         }
         let count = learned.len();
-        learned.into_iter().for_each(|learned| peer.heard.take_in(learned));
+        let counts = |learned: &Learned| is_old || !matches!(learned, Learned::Forgot(_));
+        learned.into_iter().filter(counts).for_each(|learned| peer.heard.take_in(learned));
         Ok(count)
     }
 

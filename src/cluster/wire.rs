@@ -157,6 +157,7 @@ fn write(learned: &Learned, name: &impl Fn(ReplicaId) -> Option<Name>, out: &mut
             tokens.pack(out);
         }
         Learned::Pinned(key, replica) => (6u8, *key, name(*replica)?).pack(out),
+        Learned::Forgot(replica) => (7u8, name(*replica)?).pack(out),
     }
     Some(())
 }
@@ -187,6 +188,7 @@ fn read(from: &mut &[u8], replica: &impl Fn(Name) -> Option<ReplicaId>) -> Optio
             replica(name).map(|replica| Learned::Home(number, replica, tokens))
         }
         6 => replica(Name::unpack(from)?).map(|replica| Learned::Pinned(number, replica)),
+        7 => replica(number).map(Learned::Forgot),
         _ => return None,
     })
 }
@@ -238,6 +240,7 @@ mod tests {
             any::<u64>().prop_map(Learned::Left),
             (any::<u64>(), ids(), n()).prop_map(|(key, at, tokens)| Learned::Home(key, at, tokens)),
             (any::<u64>(), ids()).prop_map(|(key, at)| Learned::Pinned(key, at)),
+            ids().prop_map(Learned::Forgot),
         ]
     }
 
@@ -259,7 +262,7 @@ mod tests {
             // a replica that is none there is passed over, and nothing else is
             let known = |learned: &Learned| match learned {
                 Learned::Claimed(claimed) => claimed.replica != ReplicaId(2),
-                Learned::Home(_, at, _) | Learned::Pinned(_, at) => *at != ReplicaId(2),
+                Learned::Home(_, at, _) | Learned::Pinned(_, at) | Learned::Forgot(at) => *at != ReplicaId(2),
                 _ => true,
             };
             let left: Vec<_> = all.iter().filter(|learned| known(learned)).cloned().collect();
@@ -271,7 +274,7 @@ mod tests {
         }
 
         #[test]
-        fn lies_are_read_without_a_panic_and_without_much_memory(words in prop::collection::vec(any::<u8>(), 0..300), tag in 0u8..8) {
+        fn lies_are_read_without_a_panic_and_without_much_memory(words in prop::collection::vec(any::<u8>(), 0..300), tag in 0u8..9) {
             let words = [vec![tag], words].concat();
             for learned in (Batch { number: 0, words: words.clone() }).read(replica).into_iter().flatten() {
                 if let Learned::Claimed(claimed) = learned {
@@ -324,6 +327,7 @@ mod tests {
             Learned::Left(1),
             Learned::Home(8, ReplicaId(1), 9.0),
             Learned::Pinned(8, ReplicaId(1)),
+            Learned::Forgot(ReplicaId(1)),
         ];
         all.iter().for_each(|learned| assert!(batch.push(learned, name)));
         let mut out = bytes(&batch);
@@ -332,7 +336,7 @@ mod tests {
         out.extend(bytes(&Order { replica: 1, at: 2, drained: true, leaves_by: 3 }));
         assert_eq!(
             (super::super::keys::VERSION, out.len(), xxh3_64(&out)),
-            (2, 283, 272_418_179_566_688_201),
+            (2, 292, 168_577_107_088_208_578),
             "if the layout has changed, so must the version"
         );
     }

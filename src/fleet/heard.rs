@@ -63,6 +63,7 @@ impl Heard {
                 self.fleet.hints.heard(key, replica, tokens);
             }
             Learned::Pinned(key, replica) => self.fleet.pins.remember(key, replica),
+            Learned::Forgot(replica) => self.fleet.empty(replica),
         }
     }
 

@@ -124,6 +124,32 @@ fn what_one_reads_all_know_by_name_and_a_late_one_knows_it_too() {
 }
 
 #[test]
+fn what_an_engine_has_lost_is_not_believed_by_a_router_that_starts_later() {
+    let mut shop = Shop::default();
+    let (mut a, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["x", "y"], "s"));
+    a.read(&[11], 0);
+    a.read(&[12], 1);
+    shop.round(&mut a, 0.0);
+    shop.round(&mut b, 0.0);
+    a.fleet.forget(ReplicaId(0));
+    a.read(&[13], 0);
+    shop.round(&mut a, 1.0);
+    shop.round(&mut b, 1.0);
+    let all = |router: &Router| [11, 12, 13].map(|print| router.holders(print).len());
+    assert_eq!((all(&a), all(&b)), ([0, 1, 1], [1, 1, 1]), "who is there sees for itself");
+    let mut late = Router::with(3, &["x", "y"], "s");
+    while shop.round(&mut late, 2.0) {}
+    assert_eq!(all(&late), [0, 1, 1]);
+    // one that has left and is forgotten begins cold when it is back
+    a.fleet.change(vec![Wanted { spec: spec("x"), address: None }]);
+    a.fleet.tidy();
+    shop.round(&mut a, 3.0);
+    let mut late = Router::with(4, &["x", "y"], "s");
+    while shop.round(&mut late, 4.0) {}
+    assert_eq!(all(&late), [0, 0, 1]);
+}
+
+#[test]
 fn load_is_everybodys_until_its_router_is_silent_and_open_claims_end_with_it() {
     let mut shop = Shop::default();
     let (mut a, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["y", "x"], "s"));
