@@ -45,6 +45,8 @@ pub struct Desk {
     keys: Keys,
     /// What this router calls itself.
     me: u64,
+    /// What the processes before it called themselves: they say by another way what they still run.
+    before: Vec<u64>,
     told: Receiver<Learned>,
     lost: Arc<AtomicU64>,
     lost_before: u64,
@@ -100,6 +102,7 @@ impl Desk {
             fleet,
             keys,
             me,
+            before: Vec::new(),
             told,
             lost,
             lost_before: 0,
@@ -120,6 +123,12 @@ impl Desk {
             counts: Counts::default(),
             has_caught_up: false,
         }
+    }
+
+    /// The same for one that follows those.
+    #[must_use]
+    pub fn following(self, before: Vec<u64>) -> Self {
+        Desk { before, ..self }
     }
 
     /// The store answers; its stream ends at `end`. A router that knows what one before it knew need not read what is there.
@@ -203,9 +212,9 @@ impl Desk {
         (out.asks_list, out.asks_orders) =
             (is_due(&mut self.due.list, LIST_EVERY), is_due(&mut self.due.orders, ORDERS_EVERY));
         out.asks_lore = is_due(&mut self.due.lore, LORE_EVERY);
-        // what the process that follows this one runs, that one says
+        // what it still runs, a process that has stepped back says; the rest is for the one that follows it
+        out.live = self.say_live(now);
         if !self.fleet.is_retired() {
-            out.live = self.say_live(now);
             if out.asks_lore {
                 let speeds = Speeds::of(&self.fleet.lore(), |id| self.names.name(id), |model| self.keys.name(model));
                 out.lore = self.keys.seal(Purpose::Lore, self.me, &bytes(&speeds));
@@ -219,7 +228,7 @@ impl Desk {
             out.orders = std::mem::take(&mut self.due.write).into_iter().filter_map(sealed).collect();
         }
         let others = self.listed.iter().copied().chain(self.peers.known());
-        out.peers = others.filter(|name| *name != self.me).collect();
+        out.peers = others.filter(|name| !self.is_own(*name)).collect();
         out.peers.sort_unstable();
         out.peers.dedup();
         self.last_round = now;
@@ -238,7 +247,7 @@ impl Desk {
         for mut frame in incoming.live {
             let seen = self.open::<Live>(Purpose::Live, &mut frame);
             let seen = seen.map(|(writer, live)| {
-                if writer != self.me {
+                if !self.is_own(writer) {
                     self.peers.see(writer, live, &self.names, now);
                 }
             });
@@ -268,6 +277,11 @@ impl Desk {
         }
         self.has_caught_up |= is_whole;
         !is_whole
+    }
+
+    /// Whether that is this router, or one before it.
+    fn is_own(&self, name: u64) -> bool {
+        name == self.me || self.before.contains(&name)
     }
 
     fn note(&mut self, read: Result<usize, Rejected>) {
@@ -340,8 +354,9 @@ impl Desk {
 
     fn say_live(&mut self, now: f64) -> Option<Vec<u8>> {
         let running = self.fleet.running().into_iter().map(|r| (self.keys.name(r.name()), r.work()));
-        let replicas = self.fleet.members();
-        let fenced = replicas.iter().filter_map(|r| match r.state() {
+        // one that has stepped back probes nobody
+        let replicas = (!self.fleet.is_retired()).then(|| self.fleet.members());
+        let fenced = replicas.iter().flat_map(|members| members.iter()).filter_map(|r| match r.state() {
             State::Fenced(reason) => Some((self.keys.name(r.name()), reason)),
             _ => None,
         });

@@ -67,6 +67,8 @@ pub struct Membership {
     pub memory: usize,
     /// Whether this router knows what one before it knew.
     pub knows: bool,
+    /// What processes before it called themselves, if they have not ended.
+    pub before: Vec<u64>,
 }
 
 /// The service that keeps a router in its group.
@@ -93,12 +95,18 @@ impl Cluster {
         // from the seed that the standard library draws for its maps
         let me = RandomState::new().hash_one(std::process::id());
         let desk = Desk::new((fleet.clone(), membership.keys.clone(), me), (told, lost), membership.memory);
+        let desk = desk.following(membership.before.clone());
         Cluster { fleet, metrics, membership, me, desk: Mutex::new(Some(desk)), warm: watch::Sender::new(false) }
     }
 
     /// Becomes true when this router knows what the group knows, or has waited for that long enough.
     pub fn warm(&self) -> watch::Receiver<bool> {
         self.warm.subscribe()
+    }
+
+    /// What this router calls itself.
+    pub fn me(&self) -> u64 {
+        self.me
     }
 
     fn now(&self) -> f64 {

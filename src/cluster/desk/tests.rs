@@ -1,5 +1,8 @@
 //! Routers that share a store which is a few maps: what it may do to them, and what not.
 
+mod losses;
+mod orders;
+
 use super::*;
 use crate::fleet::claim::ClaimGuard;
 use crate::fleet::members::Wanted;
@@ -13,7 +16,6 @@ use crate::types::{PolicyKind, ReplicaId};
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
 
 /// A store in memory.
 #[derive(Default)]
@@ -182,6 +184,30 @@ fn load_is_everybodys_until_its_router_is_silent_and_open_claims_end_with_it() {
 }
 
 #[test]
+fn what_a_process_still_runs_that_has_stepped_back_is_load_for_all_but_the_one_that_follows_it() {
+    let mut shop = Shop::default();
+    let (mut old, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["x", "y"], "s"));
+    let mut new = Router::with(3, &["x", "y"], "s");
+    new.desk = new.desk.following(vec![1]);
+    let share = Share { units: 3, prefill_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
+    let held = Reservation::new(old.fleet.replicas()[0].clone(), share, old.fleet.clock());
+    let at_once = Thresholds { failures: 1, successes: 1 };
+    shop.round(&mut old, 0.0);
+    old.fleet.retire();
+    old.fleet.replicas()[1].observe(Observation::Failed(FenceReason::Timeout), at_once, 0.0);
+    for n in 1..9 {
+        [&mut old, &mut new, &mut b].map(|router| shop.round(router, 1000.0 * f64::from(n)));
+        // whom there is to ask it knows from its second round on
+        let loads = (b.load(0), new.load(0));
+        assert!(n == 1 || loads == (3, 0), "the one that follows is told by another way: {loads:?}");
+    }
+    assert!(b.fleet.suspects().now_or_never().is_none(), "what it no longer probes it says nothing of");
+    drop(held);
+    [&mut old, &mut new, &mut b].map(|router| shop.round(router, 9000.0));
+    assert_eq!(b.load(0), 0);
+}
+
+#[test]
 fn a_fence_has_the_others_probe_once_and_fences_nobody_there() {
     let mut shop = Shop::default();
     let (mut a, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["y", "x"], "s"));
@@ -202,92 +228,6 @@ fn a_fence_has_the_others_probe_once_and_fences_nobody_there() {
     shop.round(&mut a, 7.0);
     shop.round(&mut b, 8.0);
     assert!(b.fleet.suspects().now_or_never().is_some(), "it is another fence");
-}
-
-#[test]
-fn a_drain_is_everybodys_and_outlives_the_store() {
-    let mut shop = Shop::default();
-    let mut all = [Router::with(1, &["x", "y"], "s"), Router::with(2, &["y", "x"], "s"), Router::with(3, &["y"], "s")];
-    let mut now = 0.0;
-    let mut pass = |shop: &mut Shop, all: &mut [Router; 3]| {
-        for _ in 0..4 {
-            now += 600.0;
-            all.iter_mut().for_each(|router| _ = shop.round(router, now));
-        }
-    };
-    pass(&mut shop, &mut all);
-    all[0].fleet.replicas()[0].drain(true, 0.0);
-    pass(&mut shop, &mut all);
-    assert_eq!(all.each_ref().map(drained), [vec!["x".to_owned()], vec!["x".to_owned()], vec![]]);
-    // the store has forgotten everything
-    shop = Shop { next: shop.next, ..Shop::default() };
-    all.iter_mut().for_each(|router| router.desk.connected((0, 0), false));
-    pass(&mut shop, &mut all);
-    let mut late = Router::with(4, &["x"], "s");
-    shop.round(&mut late, 1e5);
-    assert_eq!(drained(&late), ["x"]);
-    // another one takes it back
-    all[1].fleet.replicas()[1].drain(false, 0.0);
-    pass(&mut shop, &mut all);
-    assert_eq!(all.each_ref().map(drained), [vec![], Vec::<String>::new(), vec![]]);
-}
-
-/// Which replicas an operator keeps requests away from.
-fn drained(router: &Router) -> Vec<String> {
-    router.fleet.replicas().iter().filter(|r| r.is_barred()).map(|r| r.name().to_owned()).collect()
-}
-
-#[test]
-fn a_router_that_learns_of_a_replica_after_its_drain_undrains_nobody() {
-    let mut shop = Shop::default();
-    let mut all = [Router::with(1, &["x", "y"], "s"), Router::with(2, &["y"], "s")];
-    let mut now = 0.0;
-    let mut pass = |all: &mut [Router; 2]| {
-        for _ in 0..4 {
-            now += 600.0;
-            all.iter_mut().for_each(|router| _ = shop.round(router, now));
-        }
-    };
-    pass(&mut all);
-    all[0].fleet.replicas()[0].drain(true, 0.0);
-    pass(&mut all);
-    let members = |names: &[&str]| names.iter().map(|name| Wanted { spec: spec(name), address: None }).collect();
-    for _ in 0..2 {
-        all[1].fleet.change(members(&["y", "x"]));
-        all[1].fleet.tidy();
-        pass(&mut all);
-        assert_eq!(all.each_ref().map(drained), [["x"], ["x"]]);
-        // it goes, and will be back
-        all[1].fleet.change(members(&["y"]));
-        all[1].fleet.tidy();
-        pass(&mut all);
-    }
-    assert_eq!(drained(&all[0]), ["x"]);
-}
-
-#[test]
-fn whose_sessions_are_to_leave_at_once_after_all_is_left_at_once_everywhere() {
-    let mut shop = Shop::default();
-    let mut all = [Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s")];
-    let mut now = 0.0;
-    let mut pass = |all: &mut [Router; 2]| {
-        for _ in 0..6 {
-            now += 600.0;
-            all.iter_mut().for_each(|router| _ = shop.round(router, now));
-        }
-    };
-    let stays = |router: &Router| {
-        let replica = router.fleet.replicas()[0].clone();
-        (replica.is_barred(), replica.leaves_by(router.fleet.clock().now()).is_some())
-    };
-    let drain = |router: &Router, within| router.fleet.drain(&router.fleet.replicas()[0], within);
-    pass(&mut all);
-    drain(&all[0], Some(Duration::from_secs(600)));
-    pass(&mut all);
-    assert_eq!(all.each_ref().map(stays), [(true, true); 2]);
-    drain(&all[0], None);
-    pass(&mut all);
-    assert_eq!(all.each_ref().map(stays), [(true, false); 2]);
 }
 
 #[test]
@@ -335,89 +275,4 @@ fn who_reads_the_store_sees_no_hash_of_a_prompt_or_a_name() {
         let bytes = secret.to_le_bytes();
         assert!(!frames.iter().any(|frame| frame.windows(4).any(|part| part == &bytes[..4] || part == &bytes[4..])));
     }
-}
-
-#[test]
-fn a_full_store_and_a_full_channel_lose_things_which_shows_as_a_missing_number() {
-    let mut shop = Shop::default();
-    let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
-    let open = a.claim(&[11], 0);
-    shop.round(&mut a, 0.0);
-    shop.round(&mut b, 0.0);
-    assert!(b.fleet.is_reading(&[11], ReplicaId(0)));
-    shop.is_full = true;
-    a.read(&[12], 0);
-    shop.round(&mut a, 1.0);
-    let counts = a.desk.take_counts();
-    assert_eq!((counts.published, counts.lost), (1, [0, 3]));
-    shop.is_full = false;
-    a.read(&[13], 0);
-    shop.round(&mut a, 2.0);
-    shop.round(&mut b, 2.0);
-    assert_eq!((b.holders(11), b.holders(12), b.holders(13)), (vec!["x".to_owned()], vec![], vec!["x".to_owned()]));
-    assert!(!b.fleet.is_reading(&[11], ReplicaId(0)), "what was open may have ended meanwhile");
-    drop(open);
-    // more than the channel takes, at once
-    (0..30).for_each(|n| a.read(&[100 + n], 0));
-    shop.round(&mut a, 3.0);
-    assert_eq!(a.desk.take_counts().lost, [1 + 30 * 3 - 64, 0]);
-    a.read(&[500], 0);
-    shop.round(&mut a, 4.0);
-    shop.round(&mut b, 4.0);
-    assert_eq!(b.holders(500), ["x"]);
-}
-
-#[test]
-fn what_is_lost_behind_a_full_channel_leaves_nothing_open() {
-    let mut shop = Shop::default();
-    let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
-    shop.round(&mut a, 0.0);
-    shop.round(&mut b, 0.0);
-    // while the store takes its time, the channel is filled; the end of what is in it is lost
-    let open = a.claim(&[11], 0);
-    (0..21).for_each(|n| a.read(&[100 + n], 0));
-    drop(open);
-    assert_eq!(a.desk.take_counts().lost, [1, 0]);
-    shop.round(&mut a, 1.0);
-    shop.round(&mut b, 1.0);
-    assert!(!b.fleet.is_reading(&[11], ReplicaId(0)), "although nothing follows");
-    // nor does what was lost on its way
-    let open = a.claim(&[12], 0);
-    shop.round(&mut a, 2.0);
-    shop.round(&mut b, 2.0);
-    assert!(b.fleet.is_reading(&[12], ReplicaId(0)));
-    drop(open);
-    shop.is_full = true;
-    shop.round(&mut a, 3.0);
-    shop.is_full = false;
-    shop.round(&mut a, 4.0);
-    shop.round(&mut b, 4.0);
-    assert!(!b.fleet.is_reading(&[12], ReplicaId(0)));
-}
-
-#[test]
-fn what_cannot_be_read_at_all_is_left_out_in_the_end() {
-    let mut router = Router::with(1, &["x"], "s");
-    let mut asks_after = |end| {
-        router.desk.connected(end, false);
-        router.desk.outgoing(0.0, 0).after
-    };
-    assert_eq!([(7, 0); 4].map(&mut asks_after), [(0, 0), (0, 0), (7, 0), (7, 0)]);
-    assert_eq!(asks_after((9, 0)), (7, 0), "what comes later may be fine");
-}
-
-#[test]
-fn a_store_that_has_lost_its_stream_is_read_from_its_beginning() {
-    let mut shop = Shop { next: 100, ..Shop::default() };
-    let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
-    a.read(&[11], 0);
-    shop.round(&mut a, 0.0);
-    shop.round(&mut b, 0.0);
-    shop = Shop::default();
-    a.desk.connected((0, 0), false);
-    b.desk.connected((0, 0), false);
-    a.read(&[12], 0);
-    shop.round(&mut a, 1.0);
-    shop.round(&mut b, 1.0);
-    assert_eq!((b.holders(11), b.holders(12)), (vec!["x".to_owned()], vec!["x".to_owned()]));
 }
