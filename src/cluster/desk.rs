@@ -4,6 +4,8 @@
 //! **Invariant:** everything is bounded by what a round may carry. What does not fit waits in the channel; what does not
 //! fit there is lost, which shows as a missing number, behind what was learned before it.
 
+mod live;
+mod stream;
 mod words;
 
 use super::keys::{Keys, Purpose, Rejected};
@@ -11,11 +13,10 @@ use super::names::Names;
 use super::orders::Orders;
 use super::peers::Peers;
 use super::round::{Counts, ENTRIES, Incoming, Outgoing, Place};
-use super::wire::{Batch, Live, Order, Speeds, bytes, whole};
+use super::wire::{Live, Order, Speeds, bytes, whole};
 use crate::fleet::Fleet;
 use crate::fleet::sharing::{Group, Learned};
 use crate::pack::Pack;
-use crate::policy::standing::State;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -74,6 +75,9 @@ pub struct Desk {
     counts: Counts,
     /// Whether all that was in the stream has been read once.
     has_caught_up: bool,
+    /// Whether the speeds that others have learned were asked for, and were told, or there was nobody to ask.
+    asked_lore: bool,
+    has_lore: bool,
 }
 
 #[derive(Debug, Default)]
@@ -122,6 +126,8 @@ impl Desk {
             last_round: 0.0,
             counts: Counts::default(),
             has_caught_up: false,
+            asked_lore: false,
+            has_lore: false,
         }
     }
 
@@ -134,7 +140,7 @@ impl Desk {
     /// The store answers; its stream ends at `end`. A router that knows what one before it knew need not read what is there.
     pub fn connected(&mut self, end: Place, knows: bool) {
         if knows && !self.has_caught_up {
-            (self.after, self.has_caught_up) = (end, true);
+            (self.after, self.has_caught_up, self.has_lore) = (end, true, true);
         } else if end < self.after {
             // another stream, or the same one after a loss
             self.after = (0, 0);
@@ -151,9 +157,9 @@ impl Desk {
         self.due = Due { write: std::mem::take(&mut self.due.write), ..Due::default() };
     }
 
-    /// Whether all that was in the stream has been read once.
+    /// Whether all that was in the stream has been read once, and what others have learned of speeds.
     pub fn has_caught_up(&self) -> bool {
-        self.has_caught_up
+        self.has_caught_up && self.has_lore
     }
 
     /// Who was not heard of for long has nothing here any more.
@@ -231,6 +237,7 @@ impl Desk {
         out.peers = others.filter(|name| !self.is_own(*name)).collect();
         out.peers.sort_unstable();
         out.peers.dedup();
+        self.asked_lore = out.asks_lore && !out.peers.is_empty();
         self.last_round = now;
         out
     }
@@ -244,27 +251,18 @@ impl Desk {
             let heard = self.hear(&mut frame, now);
             self.note(heard);
         }
-        for mut frame in incoming.live {
-            let seen = self.open::<Live>(Purpose::Live, &mut frame);
-            let seen = seen.map(|(writer, live)| {
-                if !self.is_own(writer) {
-                    self.peers.see(writer, live, &self.names, now);
-                }
-            });
-            self.note(seen.map(|()| 0));
-        }
-        for mut frame in incoming.lore {
-            let learned = self.open::<Speeds>(Purpose::Lore, &mut frame).map(|(writer, speeds)| {
-                if writer != self.me {
-                    self.learn(speeds);
-                }
-            });
-            self.note(learned.map(|()| 0));
-        }
+        self.see(incoming.live, now);
+        self.learn(incoming.lore);
         if let Some(orders) = incoming.orders {
             self.settle(orders, unix);
         }
         if let Some(list) = incoming.list {
+            if list.iter().all(|name| self.is_own(*name)) {
+                self.has_lore = true;
+            } else if !self.has_lore {
+                // it is worth most before the first request
+                self.due.lore = 0.0;
+            }
             self.listed = list;
         }
         for _ in 0..incoming.refused {
@@ -294,86 +292,6 @@ impl Desk {
     fn open<T: Pack>(&self, purpose: Purpose, frame: &mut [u8]) -> Result<(u64, T), Rejected> {
         let (writer, content) = self.keys.open(purpose, frame)?;
         Ok((writer, whole(content).ok_or(Rejected::Malformed)?))
-    }
-
-    fn hear(&mut self, frame: &mut [u8], now: f64) -> Result<usize, Rejected> {
-        let (writer, batch) = self.open::<Batch>(Purpose::Batch, frame)?;
-        if writer != self.me {
-            return self.peers.hear(writer, (&batch, !self.has_caught_up), &self.names, now);
-        }
-        while let Some((number, _, since)) = self.out.front().copied().filter(|(number, ..)| *number <= batch.number) {
-            self.out.pop_front();
-            if number == batch.number {
-                self.counts.lags_ms.push(now - since);
-            }
-        }
-        Ok(0)
-    }
-
-    fn batches(&mut self) -> Vec<Vec<u8>> {
-        let mut all = Vec::new();
-        for _ in 0..BATCHES {
-            let (mut batch, mut things, mut is_full) = (Batch::default(), 0, false);
-            while !is_full && let Ok(learned) = self.told.try_recv() {
-                is_full = !batch.push(&learned, |id| self.names.name(id));
-                things += 1;
-            }
-            if !batch.is_empty() {
-                all.extend(self.tell(batch, things));
-            }
-            if !is_full {
-                if std::mem::take(&mut self.owes_gap) {
-                    self.leave_out();
-                }
-                break;
-            }
-        }
-        if self.is_untold {
-            // it shows in what comes next, and there may be nothing
-            all.extend(self.tell(Batch::default(), 0));
-        }
-        all
-    }
-
-    /// A number is missing from now on.
-    fn leave_out(&mut self) {
-        self.number += 1;
-        self.is_untold = true;
-    }
-
-    fn tell(&mut self, mut batch: Batch, things: u64) -> Option<Vec<u8>> {
-        (self.number, self.is_untold) = (self.number + 1, false);
-        self.counts.published += things;
-        self.out.push_back((self.number, things, self.last_round));
-        while self.out.len() > MEASURED {
-            self.out.pop_front();
-        }
-        batch.number = self.number;
-        self.keys.seal(Purpose::Batch, self.me, &bytes(&batch))
-    }
-
-    fn say_live(&mut self, now: f64) -> Option<Vec<u8>> {
-        let running = self.fleet.running().into_iter().map(|r| (self.keys.name(r.name()), r.work()));
-        // one that has stepped back probes nobody
-        let replicas = (!self.fleet.is_retired()).then(|| self.fleet.members());
-        let fenced = replicas.iter().flat_map(|members| members.iter()).filter_map(|r| match r.state() {
-            State::Fenced(reason) => Some((self.keys.name(r.name()), reason)),
-            _ => None,
-        });
-        let live = Live { number: self.live.number, running: running.collect(), fenced: fenced.collect() };
-        if live == self.live && now < self.due.live {
-            return None;
-        }
-        self.due.live = now + LIVE_EVERY;
-        self.live = Live { number: live.number + 1, ..live };
-        self.keys.seal(Purpose::Live, self.me, &bytes(&self.live))
-    }
-
-    fn learn(&self, speeds: Speeds) {
-        let mut models: Vec<String> = self.fleet.replicas().iter().flat_map(|r| r.model_names()).collect();
-        models.extend(self.fleet.models().all().into_iter().map(|(name, _)| name));
-        let model = |name| models.iter().find(|model| self.keys.name(model) == name).cloned();
-        self.fleet.learn_from(speeds.lore(|name| self.names.id(name), model));
     }
 }
 

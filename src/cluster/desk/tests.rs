@@ -5,9 +5,11 @@ mod orders;
 
 use super::*;
 use crate::fleet::claim::ClaimGuard;
+use crate::fleet::heard::Lore;
 use crate::fleet::members::Wanted;
 use crate::fleet::reservation::{Reservation, Share};
 use crate::fleet::testing::spec;
+use crate::policy::estimate::START;
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::policy::testing::params;
 use crate::prefix::fingerprint::Ends;
@@ -149,6 +151,22 @@ fn what_an_engine_has_lost_is_not_believed_by_a_router_that_starts_later() {
     let mut late = Router::with(4, &["x", "y"], "s");
     while shop.round(&mut late, 4.0) {}
     assert_eq!(all(&late), [0, 0, 1]);
+}
+
+#[test]
+fn a_router_that_starts_knows_the_speeds_that_others_have_learned_before_it_serves() {
+    let mut shop = Shop::default();
+    let (mut a, mut late) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["y", "x"], "s"));
+    let mut fast = START;
+    (0..40).for_each(|_| fast.observe_prefill(9000.0, 0.0, 100.0));
+    a.fleet.learn_from(Lore { rates: vec![(ReplicaId(0), fast)], ..Lore::default() });
+    shop.round(&mut a, 0.0);
+    assert!(a.desk.has_caught_up(), "there is nobody else");
+    for n in 0..9 {
+        assert_eq!(late.desk.has_caught_up(), !late.fleet.lore().rates.is_empty());
+        shop.round(&mut late, 1.0 + f64::from(n));
+    }
+    assert_eq!(late.fleet.lore().rates, [(ReplicaId(1), fast)]);
 }
 
 #[test]
