@@ -32,8 +32,8 @@ const ORDERS_EVERY: f64 = 500.0;
 const LORE_EVERY: f64 = 5000.0;
 /// What an entry takes in the store besides its content, about.
 const ENTRY: f64 = 96.0;
-/// Entries that are kept at least, whatever their size.
-const LEAST_ENTRIES: f64 = 256.0;
+/// Entries that are kept at least, whatever their size: somebody else must get to read them.
+const LEAST_ENTRIES: f64 = 8.0;
 /// Connections that bring nothing further, after which what stands in the way is left out.
 const PATIENCE: u32 = 3;
 /// Batches whose way is measured at a time.
@@ -219,7 +219,7 @@ impl Desk {
             (is_due(&mut self.due.list, LIST_EVERY), is_due(&mut self.due.orders, ORDERS_EVERY));
         out.asks_lore = is_due(&mut self.due.lore, LORE_EVERY);
         // what it still runs, a process that has stepped back says; the rest is for the one that follows it
-        out.live = self.say_live(now);
+        out.live = self.say_live(now, unix);
         if !self.fleet.is_retired() {
             if out.asks_lore {
                 let speeds = Speeds::of(&self.fleet.lore(), |id| self.names.name(id), |model| self.keys.name(model));
@@ -251,7 +251,7 @@ impl Desk {
             let heard = self.hear(&mut frame, now);
             self.note(heard);
         }
-        self.see(incoming.live, now);
+        self.see(incoming.live, now, unix);
         self.learn(incoming.lore);
         if let Some(orders) = incoming.orders {
             self.settle(orders, unix);

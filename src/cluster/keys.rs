@@ -62,7 +62,7 @@ pub enum Rejected {
     Unproved,
     /// Its writer has blocks of another size.
     Shape,
-    /// It was read before.
+    /// It was read before, or is of long ago.
     Repeated,
 }
 

@@ -1,8 +1,9 @@
 //! The other routers of the group: what each has told, what it has running, and whether it is there.
 //!
 //! Each numbers what it writes. A number that is missing means that something is lost: what was open then counts as held
-//! and over. A number that was read before is not believed again, so that nobody who can write into the store can repeat what
-//! was true once. **Invariant:** who is not heard of for [`GONE_MS`] has nothing here: no load and no open claim.
+//! and over. A number that was read before is not believed again, and what a router has at the moment not when it is of long
+//! ago, so that nobody who can write into the store can repeat what was there once. What can be repeated is what a router that
+//! starts reads of the past anyway: claims, which cost hit rate; speeds; and the last words of operators. **Invariant:** who is not heard of for [`GONE_MS`] has nothing here: no load and no open claim.
 
 use super::keys::Rejected;
 use super::names::Names;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 
 /// After so long a silence a router is not there any more.
 pub const GONE_MS: f64 = 3000.0;
+/// What was said longer ago, or is to be said in so long a time, in milliseconds, is not so at the moment: clocks agree to that.
+const OLD_MS: u64 = 60_000;
 /// Routers that are listened to at a time.
 pub const MOST: usize = 64;
 
@@ -106,17 +109,24 @@ impl Peers {
         Ok(count)
     }
 
-    /// A router is there, and has this. What it keeps requests away from is asked about here.
-    pub fn see(&mut self, writer: u64, live: Live, names: &Names, now: f64) {
+    /// A router is there, and has this. What it keeps requests away from is asked about here. `unix` is the time in
+    /// milliseconds since 1970.
+    ///
+    /// # Errors
+    /// It is of long ago.
+    pub fn see(&mut self, writer: u64, live: Live, names: &Names, (now, unix): (f64, u64)) -> Result<(), Rejected> {
         let fleet = self.fleet.clone();
-        let Some(peer) = self.at(writer, now) else { return };
+        let Some(peer) = self.at(writer, now) else { return Ok(()) };
         // what is there already is no news, and no sign of life
         if peer.live.is_some_and(|last| live.number <= last) {
-            return;
+            return Ok(());
+        }
+        if live.at.abs_diff(unix) > OLD_MS {
+            return Err(Rejected::Repeated);
         }
         (peer.live, peer.seen) = (Some(live.number), now);
         let known = |name: Name| names.id(name).and_then(|id| fleet.replica(id));
-        let running = live.running.into_iter();
+        let running = live.work().into_iter();
         let running = running.filter_map(|(name, work)| Some(Running::at(known(name)?.name().to_owned(), work)));
         peer.running.replace(running.collect());
         for (name, reason) in live.fenced.iter().filter(|(name, _)| !peer.fenced.contains_key(name)) {
@@ -126,6 +136,7 @@ impl Peers {
             }
         }
         peer.fenced = live.fenced.into_iter().collect();
+        Ok(())
     }
 
     /// Who was not heard of for long is gone, and with it what it had here.

@@ -13,6 +13,7 @@ use crate::policy::health::FenceReason;
 use crate::prefix::fingerprint::{Ends, Place};
 use crate::prefix::residency::{Served, Size};
 use crate::types::ReplicaId;
+use std::collections::BTreeMap;
 
 /// Blocks of a prompt that are told; the others are left out.
 const MOST_BLOCKS: usize = 1 << 15;
@@ -20,6 +21,8 @@ const MOST_BLOCKS: usize = 1 << 15;
 pub const FULL: usize = 128 << 10;
 /// No batch is larger: one that is full, and one more thing.
 pub const MOST_BYTES: usize = FULL + MOST_BLOCKS * size_of::<u64>() + 128;
+/// No router has more of anything at a replica, which is some hours of milliseconds: of all there may be, the sum fits.
+const MOST_WORK: u32 = 1 << 24;
 /// No count of tokens or milliseconds is larger.
 const MOST: f64 = 1e12;
 
@@ -41,12 +44,27 @@ record!(Batch { number, words });
 pub struct Live {
     /// Grows.
     pub number: u64,
+    /// When that was, in milliseconds since 1970.
+    pub at: u64,
     /// What runs at which replica.
     pub running: Vec<(Name, Elsewhere)>,
     /// Which replicas are fenced, and why.
     pub fenced: Vec<(Name, FenceReason)>,
 }
-record!(Live { number, running, fenced });
+record!(Live { number, at, running, fenced });
+
+impl Live {
+    /// What runs, each replica once and no more than can be: routers add it up.
+    pub fn work(&self) -> BTreeMap<Name, Elsewhere> {
+        let bounded = |work: &Elsewhere| Elsewhere {
+            units: work.units.min(MOST_WORK),
+            waiting: work.waiting.min(MOST_WORK),
+            decoding: work.decoding.min(MOST_WORK),
+            queue_ms: work.queue_ms.min(MOST_WORK),
+        };
+        self.running.iter().map(|(name, work)| (*name, bounded(work))).collect()
+    }
+}
 
 /// What a router has learned of speeds and prompts.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -212,6 +230,7 @@ fn chain(from: &mut &[u8]) -> Option<Vec<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::peers::MOST as MOST_ROUTERS;
     use super::*;
     use proptest::prelude::*;
     use xxhash_rust::xxh3::xxh3_64;
@@ -297,6 +316,15 @@ mod tests {
     }
 
     #[test]
+    fn what_runs_is_told_once_for_a_replica_and_all_routers_together_cannot_overflow_it() {
+        let most = Elsewhere { units: u32::MAX, waiting: u32::MAX, decoding: u32::MAX, queue_ms: u32::MAX };
+        let live = Live { running: vec![(1, most), (1, most), (2, Elsewhere::default())], ..Live::default() };
+        let work = live.work();
+        assert_eq!((work.len(), work[&2]), (2, Elsewhere::default()));
+        assert!(work[&1].units.checked_mul(u32::try_from(MOST_ROUTERS).unwrap()).is_some());
+    }
+
+    #[test]
     fn a_batch_is_full_in_time_and_its_bounds_hold_for_the_longest_prompt() {
         let claim = |blocks: u64| {
             let size = Size { prompt: 9.0, block: 9.0, ends: Ends::default() };
@@ -332,11 +360,11 @@ mod tests {
         all.iter().for_each(|learned| assert!(batch.push(learned, name)));
         let mut out = bytes(&batch);
         let work = Elsewhere { units: 1, waiting: 2, decoding: 3, queue_ms: 4 };
-        out.extend(bytes(&Live { number: 1, running: vec![(1, work)], fenced: vec![(2, FenceReason::Errors)] }));
+        out.extend(bytes(&Live { number: 1, at: 5, running: vec![(1, work)], fenced: vec![(2, FenceReason::Errors)] }));
         out.extend(bytes(&Order { replica: 1, at: 2, drained: true, leaves_by: 3 }));
         assert_eq!(
             (super::super::keys::VERSION, out.len(), xxh3_64(&out)),
-            (2, 292, 168_577_107_088_208_578),
+            (2, 300, 11_127_440_465_697_237_504),
             "if the layout has changed, so must the version"
         );
     }

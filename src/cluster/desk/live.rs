@@ -7,7 +7,7 @@ use crate::policy::standing::State;
 
 impl Desk {
     /// What this router has running, and keeps requests away from, if that is to be said.
-    pub(super) fn say_live(&mut self, now: f64) -> Option<Vec<u8>> {
+    pub(super) fn say_live(&mut self, now: f64, unix: u64) -> Option<Vec<u8>> {
         let running = self.fleet.running().into_iter().map(|r| (self.keys.name(r.name()), r.work()));
         // one that has stepped back probes nobody
         let replicas = (!self.fleet.is_retired()).then(|| self.fleet.members());
@@ -15,23 +15,25 @@ impl Desk {
             State::Fenced(reason) => Some((self.keys.name(r.name()), reason)),
             _ => None,
         });
-        let live = Live { number: self.live.number, running: running.collect(), fenced: fenced.collect() };
+        let Live { number, at, .. } = self.live;
+        let live = Live { number, at, running: running.collect(), fenced: fenced.collect() };
         if live == self.live && now < self.due.live {
             return None;
         }
         self.due.live = now + LIVE_EVERY;
-        self.live = Live { number: live.number + 1, ..live };
+        self.live = Live { number: number + 1, at: unix, ..live };
         self.keys.seal(Purpose::Live, self.me, &bytes(&self.live))
     }
 
     /// Takes in what others have at the moment.
-    pub(super) fn see(&mut self, frames: Vec<Vec<u8>>, now: f64) {
+    pub(super) fn see(&mut self, frames: Vec<Vec<u8>>, now: f64, unix: u64) {
         for mut frame in frames {
             let seen = self.open::<Live>(Purpose::Live, &mut frame);
-            let seen = seen.map(|(writer, live)| {
-                if !self.is_own(writer) {
-                    self.peers.see(writer, live, &self.names, now);
+            let seen = seen.and_then(|(writer, live)| {
+                if self.is_own(writer) {
+                    return Ok(());
                 }
+                self.peers.see(writer, live, &self.names, (now, unix))
             });
             self.note(seen.map(|()| 0));
         }

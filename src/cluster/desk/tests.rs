@@ -202,6 +202,19 @@ fn load_is_everybodys_until_its_router_is_silent_and_open_claims_end_with_it() {
 }
 
 #[test]
+fn what_ran_long_ago_is_no_load_of_a_router_that_starts() {
+    let mut shop = Shop::default();
+    let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
+    let share = Share { units: 3, prefill_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
+    let _held = Reservation::new(a.fleet.replicas()[0].clone(), share, a.fleet.clock());
+    shop.round(&mut a, 0.0);
+    // somebody has kept it, and puts it back
+    (0..3).for_each(|n| _ = shop.round(&mut b, 100_000.0 + f64::from(n)));
+    assert_eq!(b.load(0), 0);
+    assert!(b.desk.take_counts().rejected[Rejected::Repeated as usize] > 0);
+}
+
+#[test]
 fn what_a_process_still_runs_that_has_stepped_back_is_load_for_all_but_the_one_that_follows_it() {
     let mut shop = Shop::default();
     let (mut old, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["x", "y"], "s"));

@@ -61,6 +61,15 @@ fn what_is_lost_behind_a_full_channel_leaves_nothing_open() {
 }
 
 #[test]
+fn a_small_store_keeps_few_entries_where_they_are_large() {
+    let mut router = Router::with(1, &["x"], "s");
+    let entries: Vec<_> = (0..500).map(|n| ((n, 0), vec![0; 100 << 10])).collect();
+    router.desk.incoming(Incoming { entries, ..Incoming::default() }, 0.0, 0);
+    let keep = router.desk.outgoing(0.0, 0).keep;
+    assert!((8..20).contains(&keep), "of a MiB it would take {keep} times 100 KiB");
+}
+
+#[test]
 fn what_cannot_be_read_at_all_is_left_out_in_the_end() {
     let mut router = Router::with(1, &["x"], "s");
     let mut asks_after = |end| {
