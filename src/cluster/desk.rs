@@ -265,6 +265,7 @@ impl Desk {
             }
             self.listed = list;
         }
+        self.counts.lost[1] += incoming.unsaid as u64;
         for _ in 0..incoming.refused {
             // the last ones: which they were does not matter, as it shows
             if let Some((_, things, _)) = self.out.pop_back() {

@@ -52,6 +52,7 @@ impl Shop {
         let of = |all: &BTreeMap<u64, Vec<u8>>| out.peers.iter().filter_map(|peer| all.get(peer).cloned()).collect();
         let incoming = Incoming {
             refused,
+            unsaid: 0,
             entries,
             live: of(&self.live),
             lore: if out.asks_lore { of(&self.lore) } else { Vec::new() },
@@ -227,14 +228,14 @@ fn what_a_process_still_runs_that_has_stepped_back_is_load_for_all_but_the_one_t
     old.fleet.retire();
     old.fleet.replicas()[1].observe(Observation::Failed(FenceReason::Timeout), at_once, 0.0);
     for n in 1..9 {
-        [&mut old, &mut new, &mut b].map(|router| shop.round(router, 1000.0 * f64::from(n)));
+        [&mut old, &mut new, &mut b].into_iter().for_each(|router| _ = shop.round(router, 1000.0 * f64::from(n)));
         // whom there is to ask it knows from its second round on
         let loads = (b.load(0), new.load(0));
         assert!(n == 1 || loads == (3, 0), "the one that follows is told by another way: {loads:?}");
     }
     assert!(b.fleet.suspects().now_or_never().is_none(), "what it no longer probes it says nothing of");
     drop(held);
-    [&mut old, &mut new, &mut b].map(|router| shop.round(router, 9000.0));
+    [&mut old, &mut new, &mut b].into_iter().for_each(|router| _ = shop.round(router, 9000.0));
     assert_eq!(b.load(0), 0);
 }
 
