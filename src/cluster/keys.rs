@@ -2,7 +2,7 @@
 //! else can read it, and what it names is hashed. Pure but for the chance that a frame begins with.
 //!
 //! From the secret and the name of the group keys are made (HMAC-SHA-256, RFC 2104, as a key derivation): the number that
-//! fingerprints are made with, the one that names are hashed with, and one for each purpose of a frame. A frame is sealed
+//! fingerprints are made with (another one for each canonical form of prompts), the one that names are hashed with, and one for each purpose of a frame. A frame is sealed
 //! with ChaCha20-Poly1305 (RFC 8439) under a random nonce of 96 bits; its head is proved along with it. A hundred thousand
 //! million frames, a year of sixty-four busy routers, repeat a nonce with a chance of one in ten million.
 //!
@@ -10,6 +10,7 @@
 //! all of them. So who reads a store must see no hash of a prompt either. What he sees is how much is written, by how
 //! many routers, and when. What is missing in the store, or old, is not recognised: that costs hit rate.
 
+use crate::api::canonical::FORM;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -96,7 +97,7 @@ impl Keys {
         // a tag of SHA-256 is as long as a key
         let key = |purpose| derive(purpose).as_ref().first_chunk().copied().unwrap_or_default();
         Keys {
-            fingerprints: number(derive("fingerprints")),
+            fingerprints: number(derive(&format!("fingerprints of form {FORM}"))),
             names: number(derive("names")),
             frames: FRAMES.map(key),
             block_bytes: u32::try_from(block_bytes).unwrap_or(u32::MAX),
