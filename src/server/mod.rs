@@ -247,6 +247,8 @@ fn found(
     let mut routers = snapshot.as_ref().map(|snapshot| snapshot.routers.clone()).unwrap_or_default();
     let knows = snapshot.as_ref().is_some_and(|snapshot| keys.is_none() || snapshot.secret == secret);
     if let Some(snapshot) = snapshot {
+        let goes_on = snapshot.former.into_iter().chain((!knows).then_some(snapshot.secret));
+        fleet.pins().was_hashed_with(goes_on.collect());
         secret = if knows { snapshot.secret } else { secret };
         fleet.inherit(if knows { snapshot.fleet } else { snapshot.fleet.without_fingerprints() });
         metrics.inherit(&snapshot.counts);

@@ -20,8 +20,10 @@ pub(in crate::server) struct Snapshot {
     pub(in crate::server) counts: Counts,
     pub(in crate::server) history: HistoryState,
     pub(in crate::server) routers: Vec<u64>,
+    /// Secrets before that one, by which it still knows ids.
+    pub(in crate::server) former: Vec<u64>,
 }
-pack::record!(Snapshot { secret, fleet, counts, history, routers });
+pack::record!(Snapshot { secret, fleet, counts, history, routers, former });
 
 /// Where it comes from.
 #[derive(Clone)]
@@ -56,7 +58,8 @@ impl Known {
         let counts = self.metrics.counts(&self.fleet);
         *told.0.lock() = Some(counts.clone());
         let (secret, fleet, routers) = (self.secret, self.fleet.state(), self.routers.clone());
-        pack::seal(&Snapshot { secret, fleet, counts, history, routers })
+        let former = self.fleet.pins().former().to_vec();
+        pack::seal(&Snapshot { secret, fleet, counts, history, routers, former })
     }
 
     /// What has been counted since the successor was told last, sealed; it is told now.
