@@ -49,6 +49,8 @@ pub struct Desk {
     /// What the processes before it called themselves: they say by another way what they still run.
     before: Vec<u64>,
     told: Receiver<Learned>,
+    /// The first of them, if it was looked for.
+    next: Option<Learned>,
     lost: Arc<AtomicU64>,
     lost_before: u64,
     /// Something is missing behind what the channel has.
@@ -71,7 +73,8 @@ pub struct Desk {
     memory: f64,
     /// Batches that have not come back: number, things in it, and since when the first of them may have waited.
     out: VecDeque<(u64, u64, f64)>,
-    last_round: f64,
+    /// Since when the first thing that goes out next may have waited.
+    quiet_until: f64,
     counts: Counts,
     /// Whether all that was in the stream has been read once.
     has_caught_up: bool,
@@ -108,6 +111,7 @@ impl Desk {
             me,
             before: Vec::new(),
             told,
+            next: None,
             lost,
             lost_before: 0,
             owes_gap: false,
@@ -123,7 +127,7 @@ impl Desk {
             #[expect(clippy::cast_precision_loss, reason = "a size")]
             memory: memory as f64,
             out: VecDeque::new(),
-            last_round: 0.0,
+            quiet_until: 0.0,
             counts: Counts::default(),
             has_caught_up: false,
             asked_lore: false,
@@ -162,6 +166,19 @@ impl Desk {
         self.has_caught_up && self.has_lore
     }
 
+    /// Whether something was learned by `now` that is to be told.
+    pub fn has_news(&mut self, now: f64) -> bool {
+        self.next = self.next_told();
+        if self.next.is_none() {
+            self.quiet_until = now;
+        }
+        self.next.is_some()
+    }
+
+    fn next_told(&mut self) -> Option<Learned> {
+        self.next.take().or_else(|| self.told.try_recv().ok())
+    }
+
     /// Who was not heard of for long has nothing here any more.
     pub fn fade(&mut self, now: f64) {
         self.peers.fade(now);
@@ -171,7 +188,7 @@ impl Desk {
     pub fn pass(&mut self, is_connected: bool, now: f64) {
         if !is_connected {
             // what comes later is worth more than what would fill the channel
-            let gone = self.told.try_iter().count() as u64;
+            let gone = self.next.take().into_iter().chain(self.told.try_iter()).count() as u64;
             self.counts.lost[1] += gone;
             if gone > 0 {
                 self.leave_out();
@@ -238,7 +255,7 @@ impl Desk {
         out.peers.sort_unstable();
         out.peers.dedup();
         self.asked_lore = out.asks_lore && !out.peers.is_empty();
-        self.last_round = now;
+        self.quiet_until = now;
         out
     }
 

@@ -14,8 +14,8 @@
 //! blocks, and those to nobody but the group.
 //!
 //! **Architecture invariant: no request waits for the store.** A request leaves what it has learned in a bounded channel. One
-//! task empties it every [`EVERY`], and takes in what others have told by the same ways by which this process learns from its
-//! own requests. A store that is slow, full, gone or lying costs hit rate.
+//! task empties it every [`EVERY`], and sooner where few routers have something to tell, and takes in what others have told by
+//! the same ways by which this process learns from its own requests. A store that is slow, full, gone or lying costs hit rate.
 //!
 //! A push over a blocking read was considered and refused: it needs a second connection and saves a few milliseconds of what
 //! a turn of a conversation takes seconds for.
@@ -47,8 +47,13 @@ use store::{Failed, Site, Store};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How often there is a round.
+/// How often there is a round, at least.
 pub const EVERY: Duration = Duration::from_millis(25);
+/// How soon there is another one when something was learned, for each router that reads it: what all of them write all of them
+/// read, so that the work grows with the square of their number.
+const SOON: Duration = Duration::from_micros(2500);
+/// How often it is looked whether something was.
+const LOOK: Duration = Duration::from_millis(5);
 /// Things that wait for a round at most.
 const ROOM: usize = 1 << 13;
 /// How soon the store is looked for again after it has failed, at first and at last.
@@ -161,9 +166,24 @@ impl Cluster {
                 // others run here, too
                 tokio::task::yield_now().await;
             } else {
-                tokio::time::sleep_until(begun + EVERY).await;
+                self.pause(desk, begun).await;
             }
         }
+    }
+
+    /// Until the next round.
+    async fn pause(&self, desk: &mut Desk, begun: Instant) {
+        let peers = self.fleet.sharing().group().map_or(0, |group| group.peers);
+        let latest = begun + EVERY;
+        let mut until = begun + SOON * u32::try_from(peers + 1).unwrap_or(u32::MAX).min(10);
+        while until < latest {
+            tokio::time::sleep_until(until).await;
+            if desk.has_news(self.now()) {
+                return;
+            }
+            until += LOOK;
+        }
+        tokio::time::sleep_until(latest).await;
     }
 
     /// Waits for the store. Who falls silent meanwhile is gone all the same.

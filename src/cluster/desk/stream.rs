@@ -13,7 +13,7 @@ impl Desk {
         let mut all = Vec::new();
         for _ in 0..BATCHES {
             let (mut batch, mut things, mut is_full) = (Batch::default(), 0, false);
-            while !is_full && let Ok(learned) = self.told.try_recv() {
+            while !is_full && let Some(learned) = self.next_told() {
                 is_full = !batch.push(&learned, |id| self.names.name(id));
                 things += 1;
             }
@@ -43,7 +43,7 @@ impl Desk {
     fn tell(&mut self, mut batch: Batch, things: u64) -> Option<Vec<u8>> {
         (self.number, self.is_untold) = (self.number + 1, false);
         self.counts.published += things;
-        self.out.push_back((self.number, things, self.last_round));
+        self.out.push_back((self.number, things, self.quiet_until));
         while self.out.len() > MEASURED {
             self.out.pop_front();
         }

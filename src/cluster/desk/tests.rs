@@ -129,6 +129,24 @@ fn what_one_reads_all_know_by_name_and_a_late_one_knows_it_too() {
 }
 
 #[test]
+fn what_is_learned_after_quiet_is_seen_before_the_next_round_and_told_in_order() {
+    let mut shop = Shop::default();
+    let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
+    shop.round(&mut a, 0.0);
+    assert!(!a.desk.has_news(10.0));
+    a.read(&[11], 0);
+    let open = a.claim(&[12], 0);
+    assert!(a.desk.has_news(15.0) && a.desk.has_news(16.0));
+    shop.round(&mut a, 17.0);
+    assert!(!a.desk.has_news(19.0));
+    assert_eq!(a.desk.take_counts().lags_ms, [7.0], "since it was quiet last");
+    shop.round(&mut b, 20.0);
+    assert!(b.holders(11) == ["x"] && !b.fleet.is_reading(&[11], ReplicaId(0)));
+    assert!(b.fleet.is_reading(&[12], ReplicaId(0)));
+    drop(open);
+}
+
+#[test]
 fn what_an_engine_has_lost_is_not_believed_by_a_router_that_starts_later() {
     let mut shop = Shop::default();
     let (mut a, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["x", "y"], "s"));
