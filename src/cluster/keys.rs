@@ -2,9 +2,10 @@
 //! else can read it, and what it names is hashed. Pure but for the chance that a frame begins with.
 //!
 //! From the secret and the name of the group keys are made (HMAC-SHA-256, RFC 2104, as a key derivation): the number that
-//! fingerprints are made with (another one for each canonical form of prompts), the one that names are hashed with, and one for each purpose of a frame. A frame is sealed
-//! with ChaCha20-Poly1305 (RFC 8439) under a random nonce of 96 bits; its head is proved along with it. A hundred thousand
-//! million frames, a year of sixty-four busy routers, repeat a nonce with a chance of one in ten million.
+//! fingerprints are made with (another one for each canonical form of prompts), the one that names are hashed with, and one for
+//! each purpose of a frame. A frame is sealed with ChaCha20-Poly1305 (RFC 8439) under a random nonce of 96 bits; its head is
+//! proved along with it. A hundred thousand million frames, a year of sixty-four busy routers, repeat a nonce with a chance of
+//! one in ten million.
 //!
 //! Why not hashes alone: that of a block goes on from that of the block before it, and short texts can be found by trying
 //! all of them. So who reads a store must see no hash of a prompt either. What he sees is how much is written, by how

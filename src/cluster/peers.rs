@@ -3,7 +3,8 @@
 //! Each numbers what it writes. A number that is missing means that something is lost: what was open then counts as held
 //! and over. A number that was read before is not believed again, and what a router has at the moment not when it is of long
 //! ago, so that nobody who can write into the store can repeat what was there once. What can be repeated is what a router that
-//! starts reads of the past anyway: claims, which cost hit rate; speeds; and the last words of operators. **Invariant:** who is not heard of for [`GONE_MS`] has nothing here: no load and no open claim.
+//! starts reads of the past anyway: claims, which cost hit rate; speeds; and the last words of operators. **Invariant:** who is
+//! not heard of for [`GONE_MS`] has nothing here: no load and no open claim.
 
 use super::keys::Rejected;
 use super::names::Names;

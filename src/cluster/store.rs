@@ -177,7 +177,7 @@ impl Store {
             match answer {
                 // it goes on without that
                 Value::ServerError(error) if error.code() == FULL => {
-                    refused[usize::from(place >= out.batches.len())] += 1
+                    refused[usize::from(place >= out.batches.len())] += 1;
                 }
                 // a store that takes nothing shows nobody that this router is there
                 Value::ServerError(error) => return Err(Failed::Refused(error.into())),
