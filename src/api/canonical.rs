@@ -35,6 +35,9 @@ use content::content;
 use sink::{FIELD, PART, Sink};
 use value::{string, text, value};
 
+/// The number of this form. It grows whenever the same request becomes other bytes: routers of two forms in one group understand
+/// nothing of each other's prompts, and are to keep them apart.
+pub const FORM: u32 = 1;
 /// The role that instructions outside the list of messages have.
 const SYSTEM: Str<'_> = Str { raw: b"system", at: 0 };
 /// Reasoning among a message's members: clients and templates drop that of earlier turns.

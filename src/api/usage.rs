@@ -23,6 +23,9 @@ const ROOM: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
     at: usize,
+    /// How far that is behind the beginning of the client's own options, where there are any: these move when members before
+    /// them go.
+    within: Option<usize>,
     text: &'static str,
     /// Empty, or `null`.
     before: &'static str,
@@ -37,22 +40,12 @@ impl Question {
         }
         if !request.has_stream_options {
             let at = body.iter().position(|c| *c == b'{')? + 1;
-            return Some(Question { at, text: r#""stream_options":{"include_usage":true},"#, before: "" });
+            let text = r#""stream_options":{"include_usage":true},"#;
+            return Some(Question { at, within: None, text, before: "" });
         }
-        let mut found = Vec::new();
-        Cursor::new(body)
-            .object(|key, value| {
-                let text = value.skip()?;
-                if key.is(OPTIONS) {
-                    found.push((value.offset_after() - text.len(), text));
-                }
-                Ok(())
-            })
-            .ok()?;
-        // of two, nobody knows which one counts
-        let [(at, options)] = *found else { return None };
+        let (at, options) = options_in(body)?;
         if options == b"null" {
-            return Some(Question { at, text: r#"{"include_usage":true}"#, before: "null" });
+            return Some(Question { at, within: Some(0), text: r#"{"include_usage":true}"#, before: "null" });
         }
         Self::within(at, options)
     }
@@ -77,38 +70,62 @@ impl Question {
         if is_said {
             return None;
         }
-        Some(match (null, is_empty) {
-            (Some(within), _) => Question { at: at + within, text: "true", before: "null" },
-            (None, true) => Question { at: at + 1, text: r#""include_usage":true"#, before: "" },
-            (None, false) => Question { at: at + 1, text: r#""include_usage":true,"#, before: "" },
-        })
+        let (within, text, before) = match (null, is_empty) {
+            (Some(within), _) => (within, "true", "null"),
+            (None, true) => (1, r#""include_usage":true"#, ""),
+            (None, false) => (1, r#""include_usage":true,"#, ""),
+        };
+        Some(Question { at: at + within, within: Some(within), text, before })
     }
 
     /// The body with the question.
     #[must_use]
     pub fn ask(&self, body: &[u8]) -> Bytes {
-        self.exchange(body, self.before, self.text)
+        exchange(body, self.at, self.before, self.text)
     }
 
-    /// The body without it again, whatever was written behind it meanwhile.
+    /// The body without it again, whatever other members came and went meanwhile. `None` if it is not there.
     #[must_use]
-    pub fn take_back(&self, body: &[u8]) -> Bytes {
-        self.exchange(body, self.text, self.before)
+    pub fn take_back(&self, body: &[u8]) -> Option<Bytes> {
+        let at = match self.within {
+            // nothing can go from before the first member
+            None => self.at,
+            Some(within) => options_in(body)?.0 + within,
+        };
+        let is_there = body.get(at..)?.starts_with(self.text.as_bytes());
+        is_there.then(|| exchange(body, at, self.text, self.before))
     }
+}
 
-    fn exchange(&self, body: &[u8], old: &str, new: &str) -> Bytes {
-        let end = self.at + old.len();
-        debug_assert_eq!(body.get(self.at..end), Some(old.as_bytes()), "another body");
-        let mut out = BytesMut::with_capacity(body.len() + new.len() + ROOM);
-        out.put_slice(body.get(..self.at).unwrap_or_default());
-        out.put_slice(new.as_bytes());
-        out.put_slice(body.get(end..).unwrap_or_default());
-        out.freeze()
-    }
+/// The client's options and where they begin; `None` where there are none, or several: nobody knows which of two counts.
+fn options_in(body: &[u8]) -> Option<(usize, &[u8])> {
+    let mut found = Vec::new();
+    Cursor::new(body)
+        .object(|key, value| {
+            let text = value.skip()?;
+            if key.is(OPTIONS) {
+                found.push((value.offset_after() - text.len(), text));
+            }
+            Ok(())
+        })
+        .ok()?;
+    let [only] = *found else { return None };
+    Some(only)
+}
+
+fn exchange(body: &[u8], at: usize, old: &str, new: &str) -> Bytes {
+    let end = at + old.len();
+    debug_assert_eq!(body.get(at..end), Some(old.as_bytes()), "another body");
+    let mut out = BytesMut::with_capacity(body.len() + new.len() + ROOM);
+    out.put_slice(body.get(..at).unwrap_or_default());
+    out.put_slice(new.as_bytes());
+    out.put_slice(body.get(end..).unwrap_or_default());
+    out.freeze()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::edit::LastMember;
     use super::super::request::read;
     use super::*;
     use proptest::prelude::*;
@@ -117,7 +134,7 @@ mod tests {
     fn asked(endpoint: Endpoint, body: &str) -> Option<String> {
         let question = Question::find(endpoint, &read(body.as_bytes()).unwrap(), body.as_bytes())?;
         let asked = question.ask(body.as_bytes());
-        assert_eq!(question.take_back(&asked), body, "taken back");
+        assert_eq!(question.take_back(&asked).unwrap(), body, "taken back");
         Some(String::from_utf8(asked.to_vec()).unwrap())
     }
 
@@ -177,6 +194,28 @@ mod tests {
             (r#"{"max_tokens":900,"stream_options":{},"stream":true}"#, r#"{"stream_options":{},"stream":true}"#);
         let question = Question::find(Endpoint::Chat, &read(old.as_bytes()).unwrap(), new.as_bytes()).unwrap();
         assert_eq!(question.ask(new.as_bytes()), r#"{"stream_options":{"include_usage":true},"stream":true}"#);
+    }
+
+    #[test]
+    fn it_is_found_again_where_a_member_before_it_has_gone_and_not_where_it_is_not() {
+        for (own, left) in [
+            (r#"{"rank":9,"stream_options":{},"stream":true}"#, r#"{"stream_options":{},"stream":true}"#),
+            (r#"{"rank":[9] ,"stream_options":{"x":1},"stream":true}"#, r#"{"stream_options":{"x":1},"stream":true}"#),
+            (
+                r#"{"x":{"include_usage":true},"rank":9,"stream_options":null,"stream":true}"#,
+                r#"{"x":{"include_usage":true},"stream_options":null,"stream":true}"#,
+            ),
+            (r#"{"rank":9,"stream":true}"#, r#"{"stream":true}"#),
+        ] {
+            let question = Question::find(Endpoint::Chat, &read(own.as_bytes()).unwrap(), own.as_bytes()).unwrap();
+            let mut asked = question.ask(own.as_bytes());
+            let mut last = LastMember::find(&mut asked, "rank").unwrap();
+            assert_eq!(question.take_back(&asked).unwrap(), left);
+            asked = last.write(asked, r#""rank":1"#);
+            let ranked = format!(r#"{},"rank":1}}"#, left.strip_suffix('}').unwrap());
+            assert_eq!(question.take_back(&asked).unwrap(), ranked, "{own}");
+            assert_eq!((question.take_back(left.as_bytes()), question.take_back(b"")), (None, None), "{own}");
+        }
     }
 
     proptest! {

@@ -2,19 +2,21 @@
 //! out and one that comes in, so that all of it runs in tests against a store that is a few maps.
 //!
 //! **Invariant:** everything is bounded by what a round may carry. What does not fit waits in the channel; what does not
-//! fit there is lost, which shows as a missing number.
+//! fit there is lost, which shows as a missing number, behind what was learned before it.
+
+mod live;
+mod stream;
+mod words;
 
 use super::keys::{Keys, Purpose, Rejected};
 use super::names::Names;
-use super::orders::{InForce, Orders};
+use super::orders::Orders;
 use super::peers::Peers;
 use super::round::{Counts, ENTRIES, Incoming, Outgoing, Place};
-use super::wire::{Batch, Live, Order, Speeds, bytes, whole};
+use super::wire::{Live, Order, Speeds, bytes, whole};
 use crate::fleet::Fleet;
 use crate::fleet::sharing::{Group, Learned};
-use crate::fleet::state;
 use crate::pack::Pack;
-use crate::policy::standing::State;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -30,8 +32,8 @@ const ORDERS_EVERY: f64 = 500.0;
 const LORE_EVERY: f64 = 5000.0;
 /// What an entry takes in the store besides its content, about.
 const ENTRY: f64 = 96.0;
-/// Entries that are kept at least, whatever their size.
-const LEAST_ENTRIES: f64 = 256.0;
+/// Entries that are kept at least, whatever their size: somebody else must get to read them.
+const LEAST_ENTRIES: f64 = 8.0;
 /// Connections that bring nothing further, after which what stands in the way is left out.
 const PATIENCE: u32 = 3;
 /// Batches whose way is measured at a time.
@@ -44,9 +46,17 @@ pub struct Desk {
     keys: Keys,
     /// What this router calls itself.
     me: u64,
+    /// What the processes before it called themselves: they say by another way what they still run.
+    before: Vec<u64>,
     told: Receiver<Learned>,
+    /// The first of them, if it was looked for.
+    next: Option<Learned>,
     lost: Arc<AtomicU64>,
     lost_before: u64,
+    /// Something is missing behind what the channel has.
+    owes_gap: bool,
+    /// A number may be missing before the next one.
+    is_untold: bool,
     names: Names,
     peers: Peers,
     orders: Orders,
@@ -63,10 +73,14 @@ pub struct Desk {
     memory: f64,
     /// Batches that have not come back: number, things in it, and since when the first of them may have waited.
     out: VecDeque<(u64, u64, f64)>,
-    last_round: f64,
+    /// Since when the first thing that goes out next may have waited.
+    quiet_until: f64,
     counts: Counts,
     /// Whether all that was in the stream has been read once.
     has_caught_up: bool,
+    /// Whether the speeds that others have learned were asked for, and were told, or there was nobody to ask.
+    asked_lore: bool,
+    has_lore: bool,
 }
 
 #[derive(Debug, Default)]
@@ -95,9 +109,13 @@ impl Desk {
             fleet,
             keys,
             me,
+            before: Vec::new(),
             told,
+            next: None,
             lost,
             lost_before: 0,
+            owes_gap: false,
+            is_untold: false,
             orders: Orders::default(),
             number: 0,
             after: (0, 0),
@@ -109,16 +127,24 @@ impl Desk {
             #[expect(clippy::cast_precision_loss, reason = "a size")]
             memory: memory as f64,
             out: VecDeque::new(),
-            last_round: 0.0,
+            quiet_until: 0.0,
             counts: Counts::default(),
             has_caught_up: false,
+            asked_lore: false,
+            has_lore: false,
         }
+    }
+
+    /// The same for one that follows those.
+    #[must_use]
+    pub fn following(self, before: Vec<u64>) -> Self {
+        Desk { before, ..self }
     }
 
     /// The store answers; its stream ends at `end`. A router that knows what one before it knew need not read what is there.
     pub fn connected(&mut self, end: Place, knows: bool) {
         if knows && !self.has_caught_up {
-            (self.after, self.has_caught_up) = (end, true);
+            (self.after, self.has_caught_up, self.has_lore) = (end, true, true);
         } else if end < self.after {
             // another stream, or the same one after a loss
             self.after = (0, 0);
@@ -130,23 +156,45 @@ impl Desk {
             self.after = end;
         }
         self.out.clear();
+        // what went out last may not have arrived
+        self.is_untold |= self.number > 0;
         self.due = Due { write: std::mem::take(&mut self.due.write), ..Due::default() };
     }
 
-    /// Whether all that was in the stream has been read once.
+    /// Whether all that was in the stream has been read once, and what others have learned of speeds.
     pub fn has_caught_up(&self) -> bool {
-        self.has_caught_up
+        self.has_caught_up && self.has_lore
+    }
+
+    /// Whether something was learned by `now` that is to be told.
+    pub fn has_news(&mut self, now: f64) -> bool {
+        self.next = self.next_told();
+        if self.next.is_none() {
+            self.quiet_until = now;
+        }
+        self.next.is_some()
+    }
+
+    fn next_told(&mut self) -> Option<Learned> {
+        self.next.take().or_else(|| self.told.try_recv().ok())
+    }
+
+    /// Who was not heard of for long has nothing here any more.
+    pub fn fade(&mut self, now: f64) {
+        self.peers.fade(now);
     }
 
     /// Time goes on, whether or not the store answers.
     pub fn pass(&mut self, is_connected: bool, now: f64) {
         if !is_connected {
             // what comes later is worth more than what would fill the channel
-            let gone = self.told.try_iter().count() as u64;
+            let gone = self.next.take().into_iter().chain(self.told.try_iter()).count() as u64;
             self.counts.lost[1] += gone;
-            self.number += u64::from(gone > 0);
+            if gone > 0 {
+                self.leave_out();
+            }
         }
-        self.peers.fade(now);
+        self.fade(now);
         let lag_s = self.fleet.sharing().group().map_or(0.0, |group| group.lag_s);
         let lag_s = self.counts.lags_ms.last().map_or(lag_s, |ms| ms / 1000.0);
         let peers = self.peers.present(now);
@@ -158,8 +206,10 @@ impl Desk {
         let lost = self.lost.load(Relaxed);
         self.counts.lost[0] = lost - self.lost_before;
         if lost > self.lost_before {
-            // whoever reads on must know that something is missing
-            self.number += 1;
+            // whoever reads on must know that something is missing: now, as there may be no end to it, and behind what is in
+            // the channel, which is older than what it had no room for
+            self.leave_out();
+            self.owes_gap = true;
         }
         self.lost_before = lost;
         std::mem::take(&mut self.counts)
@@ -169,7 +219,7 @@ impl Desk {
     pub fn outgoing(&mut self, now: f64, unix: u64) -> Outgoing {
         if self.changes.has_changed().unwrap_or(false) {
             self.changes.mark_unchanged();
-            self.names = Names::of(&self.fleet, &self.keys);
+            self.names.renew(&self.fleet, &self.keys);
         }
         let batches = self.batches();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
@@ -185,68 +235,69 @@ impl Desk {
         (out.asks_list, out.asks_orders) =
             (is_due(&mut self.due.list, LIST_EVERY), is_due(&mut self.due.orders, ORDERS_EVERY));
         out.asks_lore = is_due(&mut self.due.lore, LORE_EVERY);
-        // what the process that follows this one runs, that one says
+        // what it still runs, a process that has stepped back says; the rest is for the one that follows it
+        out.live = self.say_live(now, unix);
         if !self.fleet.is_retired() {
-            out.live = self.say_live(now);
             if out.asks_lore {
                 let speeds = Speeds::of(&self.fleet.lore(), |id| self.names.name(id), |model| self.keys.name(model));
-                out.lore = Some(self.keys.seal(Purpose::Lore, self.me, &bytes(&speeds)));
+                out.lore = self.keys.seal(Purpose::Lore, self.me, &bytes(&speeds));
             }
             if self.due.has_read_orders {
-                self.due.write.extend(self.orders.said_here(&self.in_force(unix), unix));
+                let said = self.orders.said_here(&self.in_force(unix), unix);
+                self.due.write.extend(said.write);
+                self.obey(said.obey, unix);
             }
-            let sealed = |order: Order| (order.replica, self.keys.seal(Purpose::Order, self.me, &bytes(&order)));
-            out.orders = std::mem::take(&mut self.due.write).into_iter().map(sealed).collect();
+            let sealed = |order: Order| Some((order.replica, self.keys.seal(Purpose::Order, self.me, &bytes(&order))?));
+            out.orders = std::mem::take(&mut self.due.write).into_iter().filter_map(sealed).collect();
         }
         let others = self.listed.iter().copied().chain(self.peers.known());
-        out.peers = others.filter(|name| *name != self.me).collect();
+        out.peers = others.filter(|name| !self.is_own(*name)).collect();
         out.peers.sort_unstable();
         out.peers.dedup();
-        self.last_round = now;
+        self.asked_lore = out.asks_lore && !out.peers.is_empty();
+        self.quiet_until = now;
         out
     }
 
     /// Takes in what came back; whether there is more to be read at once.
     pub fn incoming(&mut self, incoming: Incoming, now: f64, unix: u64) -> bool {
         let is_whole = incoming.entries.len() < ENTRIES;
-        for (place, frame) in incoming.entries {
+        for (place, mut frame) in incoming.entries {
             self.after = self.after.max(place);
             self.entry_bytes += 0.01 * (index(frame.len()) - self.entry_bytes);
-            let heard = self.hear(&frame, now);
+            let heard = self.hear(&mut frame, now);
             self.note(heard);
         }
-        for frame in incoming.live {
-            let seen = self.open::<Live>(Purpose::Live, &frame);
-            let seen = seen.map(|(writer, live)| {
-                if writer != self.me {
-                    self.peers.see(writer, live, &self.names, now);
-                }
-            });
-            self.note(seen.map(|()| 0));
-        }
-        for frame in incoming.lore {
-            let learned = self.open::<Speeds>(Purpose::Lore, &frame).map(|(writer, speeds)| {
-                if writer != self.me {
-                    self.learn(speeds);
-                }
-            });
-            self.note(learned.map(|()| 0));
-        }
+        self.see(incoming.live, now, unix);
+        self.learn(incoming.lore);
         if let Some(orders) = incoming.orders {
-            self.settle(&orders, unix);
+            self.settle(orders, unix);
         }
         if let Some(list) = incoming.list {
+            if list.iter().all(|name| self.is_own(*name)) {
+                self.has_lore = true;
+            } else if !self.has_lore {
+                // it is worth most before the first request
+                self.due.lore = 0.0;
+            }
             self.listed = list;
         }
+        self.counts.lost[1] += incoming.unsaid as u64;
         for _ in 0..incoming.refused {
-            // the last ones: which they were does not matter, as a number is missing then
+            // the last ones: which they were does not matter, as it shows
             if let Some((_, things, _)) = self.out.pop_back() {
                 self.counts.published -= things.min(self.counts.published);
                 self.counts.lost[1] += things;
             }
+            self.is_untold = true;
         }
         self.has_caught_up |= is_whole;
         !is_whole
+    }
+
+    /// Whether that is this router, or one before it.
+    fn is_own(&self, name: u64) -> bool {
+        name == self.me || self.before.contains(&name)
     }
 
     fn note(&mut self, read: Result<usize, Rejected>) {
@@ -256,106 +307,9 @@ impl Desk {
         }
     }
 
-    fn open<T: Pack>(&self, purpose: Purpose, frame: &[u8]) -> Result<(u64, T), Rejected> {
+    fn open<T: Pack>(&self, purpose: Purpose, frame: &mut [u8]) -> Result<(u64, T), Rejected> {
         let (writer, content) = self.keys.open(purpose, frame)?;
         Ok((writer, whole(content).ok_or(Rejected::Malformed)?))
-    }
-
-    fn hear(&mut self, frame: &[u8], now: f64) -> Result<usize, Rejected> {
-        let (writer, batch) = self.open::<Batch>(Purpose::Batch, frame)?;
-        if writer != self.me {
-            return self.peers.hear(writer, &batch, &self.names, now);
-        }
-        while let Some((number, _, since)) = self.out.front().copied().filter(|(number, ..)| *number <= batch.number) {
-            self.out.pop_front();
-            if number == batch.number {
-                self.counts.lags_ms.push(now - since);
-            }
-        }
-        Ok(0)
-    }
-
-    fn batches(&mut self) -> Vec<Vec<u8>> {
-        let mut all = Vec::new();
-        while all.len() < BATCHES {
-            let (mut batch, mut things, mut is_full) = (Batch::new(self.number + 1), 0, false);
-            while !is_full && let Ok(learned) = self.told.try_recv() {
-                is_full = !batch.push(&learned, |id| self.names.name(id));
-                things += 1;
-            }
-            if batch.is_empty() {
-                break;
-            }
-            self.number += 1;
-            self.counts.published += things;
-            self.out.push_back((self.number, things, self.last_round));
-            while self.out.len() > MEASURED {
-                self.out.pop_front();
-            }
-            all.push(self.keys.seal(Purpose::Batch, self.me, &bytes(&batch)));
-            if !is_full {
-                break;
-            }
-        }
-        all
-    }
-
-    fn say_live(&mut self, now: f64) -> Option<Vec<u8>> {
-        let running = self.fleet.running().into_iter().map(|r| (self.keys.name(r.name()), r.work()));
-        let replicas = self.fleet.members();
-        let fenced = replicas.iter().filter_map(|r| match r.state() {
-            State::Fenced(reason) => Some((self.keys.name(r.name()), reason)),
-            _ => None,
-        });
-        let live = Live { number: self.live.number, running: running.collect(), fenced: fenced.collect() };
-        if live == self.live && now < self.due.live {
-            return None;
-        }
-        self.due.live = now + LIVE_EVERY;
-        self.live = Live { number: live.number + 1, ..live };
-        Some(self.keys.seal(Purpose::Live, self.me, &bytes(&self.live)))
-    }
-
-    fn learn(&self, speeds: Speeds) {
-        let mut models: Vec<String> = self.fleet.replicas().iter().flat_map(|r| r.model_names()).collect();
-        models.extend(self.fleet.models().all().into_iter().map(|(name, _)| name));
-        let model = |name| models.iter().find(|model| self.keys.name(model) == name).cloned();
-        self.fleet.learn_from(speeds.lore(|name| self.names.id(name), model));
-    }
-
-    fn in_force(&self, unix: u64) -> Vec<InForce> {
-        let now = self.fleet.clock().now();
-        let of = |order: state::Order| InForce {
-            replica: self.keys.name(order.name()),
-            drained: order.is_drained(),
-            leaves_by: order.leaves_by().map_or(0, |ends| unix + whole_ms(ends - now)),
-        };
-        self.fleet.orders().into_iter().map(of).collect()
-    }
-
-    fn settle(&mut self, frames: &[Vec<u8>], unix: u64) {
-        let mut stored = Vec::new();
-        for frame in frames {
-            match self.open::<Order>(Purpose::Order, frame) {
-                Ok((_, order)) => stored.push(order),
-                Err(why) => self.note(Err(why)),
-            }
-        }
-        let settled = self.orders.said_there(stored, unix);
-        self.due.has_read_orders = true;
-        self.due.write = settled.write;
-        let now = self.fleet.clock().now();
-        let done = settled.obey.into_iter().filter_map(|order| {
-            let replica = self.fleet.replica(self.names.id(order.replica)?)?;
-            let ends = order.leaves_by.checked_sub(unix).filter(|ms| *ms > 0).map(|ms| now + index64(ms));
-            log::info!(
-                "replica {}: another router was told to {}",
-                replica.name(),
-                if order.drained { "drain it" } else { "use it" }
-            );
-            Some(state::Order::new(replica.name().to_owned(), order.drained.then_some(now), ends))
-        });
-        self.fleet.obey(done.collect());
     }
 }
 

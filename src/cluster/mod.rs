@@ -1,7 +1,7 @@
 //! Many routers, one mind: the routers of a group tell each other what they learn, by way of a store that they share (Valkey or
 //! Redis). Off unless it is configured; then nothing of this runs and a request pays a look at an empty cell.
 //!
-//! - `keys`: a secret of the group makes the hashes that names and prompts go by, and proves who wrote what;
+//! - `keys`: a secret of the group makes the hashes that names and prompts go by, and seals what is written;
 //! - `wire`: what is written, and the bounds of what is believed;
 //! - `orders`: whose word counts when operators have spoken to several routers;
 //! - `peers`: the other routers, and what they have here;
@@ -11,11 +11,11 @@
 //! What is told: claims on the prefix index and what became of them (so that all believe the same of every cache), where
 //! sessions are at home, which replica keeps what it gave an id to, what runs where, learned speeds, fences, and drains. A
 //! fence has the others probe at once; it fences nobody there. Nothing is told of a prompt but the hashes of its
-//! blocks: who can read the store can test guesses of what prompts say.
+//! blocks, and those to nobody but the group.
 //!
 //! **Architecture invariant: no request waits for the store.** A request leaves what it has learned in a bounded channel. One
-//! task empties it every [`EVERY`], and takes in what others have told by the same ways by which this process learns from its
-//! own requests. A store that is slow, full, gone or lying costs hit rate.
+//! task empties it every [`EVERY`], and sooner where few routers have something to tell, and takes in what others have told by
+//! the same ways by which this process learns from its own requests. A store that is slow, full, gone or lying costs hit rate.
 //!
 //! A push over a blocking read was considered and refused: it needs a second connection and saves a few milliseconds of what
 //! a turn of a conversation takes seconds for.
@@ -47,8 +47,13 @@ use store::{Failed, Site, Store};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How often there is a round.
+/// How often there is a round, at least.
 pub const EVERY: Duration = Duration::from_millis(25);
+/// How soon there is another one when something was learned, for each router that reads it: what all of them write all of them
+/// read, so that the work grows with the square of their number.
+const SOON: Duration = Duration::from_micros(2500);
+/// How often it is looked whether something was.
+const LOOK: Duration = Duration::from_millis(5);
 /// Things that wait for a round at most.
 const ROOM: usize = 1 << 13;
 /// How soon the store is looked for again after it has failed, at first and at last.
@@ -67,6 +72,8 @@ pub struct Membership {
     pub memory: usize,
     /// Whether this router knows what one before it knew.
     pub knows: bool,
+    /// What processes before it called themselves, if they have not ended.
+    pub before: Vec<u64>,
 }
 
 /// The service that keeps a router in its group.
@@ -93,12 +100,18 @@ impl Cluster {
         // from the seed that the standard library draws for its maps
         let me = RandomState::new().hash_one(std::process::id());
         let desk = Desk::new((fleet.clone(), membership.keys.clone(), me), (told, lost), membership.memory);
+        let desk = desk.following(membership.before.clone());
         Cluster { fleet, metrics, membership, me, desk: Mutex::new(Some(desk)), warm: watch::Sender::new(false) }
     }
 
     /// Becomes true when this router knows what the group knows, or has waited for that long enough.
     pub fn warm(&self) -> watch::Receiver<bool> {
         self.warm.subscribe()
+    }
+
+    /// What this router calls itself.
+    pub fn me(&self) -> u64 {
+        self.me
     }
 
     fn now(&self) -> f64 {
@@ -110,7 +123,8 @@ impl Cluster {
         let (mut pause, mut was_there) = (AGAIN.0, true);
         loop {
             let begun = Instant::now();
-            let why = match Store::connect(&self.membership.site, self.me).await {
+            let connecting = Box::pin(Store::connect(&self.membership.site, self.me));
+            let why = match self.meanwhile(&mut desk, connecting).await {
                 Ok((store, end)) => {
                     log::info!("the store of the group answers");
                     was_there = true;
@@ -138,7 +152,8 @@ impl Cluster {
             let unix =
                 SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
             let out = desk.outgoing(self.now(), unix);
-            let incoming = match store.round(out, unix).await {
+            let round = Box::pin(store.round(out, unix));
+            let incoming = match self.meanwhile(desk, round).await {
                 Ok(incoming) => incoming,
                 Err(why) => return why,
             };
@@ -151,7 +166,32 @@ impl Cluster {
                 // others run here, too
                 tokio::task::yield_now().await;
             } else {
-                tokio::time::sleep_until(begun + EVERY).await;
+                self.pause(desk, begun).await;
+            }
+        }
+    }
+
+    /// Until the next round.
+    async fn pause(&self, desk: &mut Desk, begun: Instant) {
+        let peers = self.fleet.sharing().group().map_or(0, |group| group.peers);
+        let latest = begun + EVERY;
+        let mut until = begun + SOON * u32::try_from(peers + 1).unwrap_or(u32::MAX).min(10);
+        while until < latest {
+            tokio::time::sleep_until(until).await;
+            if desk.has_news(self.now()) {
+                return;
+            }
+            until += LOOK;
+        }
+        tokio::time::sleep_until(latest).await;
+    }
+
+    /// Waits for the store. Who falls silent meanwhile is gone all the same.
+    async fn meanwhile<T>(&self, desk: &mut Desk, mut answer: impl Future<Output = T> + Unpin) -> T {
+        loop {
+            match tokio::time::timeout(EVERY, &mut answer).await {
+                Ok(answer) => return answer,
+                Err(_) => desk.fade(self.now()),
             }
         }
     }

@@ -22,6 +22,14 @@ impl Names {
         Names { ids: names.iter().map(|(id, name)| (*name, *id)).collect(), names }
     }
 
+    /// The same as they are now. What is still to be told may be of one that has left.
+    pub fn renew(&mut self, fleet: &Fleet, keys: &Keys) {
+        let before = std::mem::replace(self, Self::of(fleet, keys)).names;
+        for (id, name) in before {
+            self.names.entry(id).or_insert(name);
+        }
+    }
+
     /// The replica of this name.
     pub fn id(&self, name: Name) -> Option<ReplicaId> {
         self.ids.get(&name).copied()

@@ -1,8 +1,10 @@
 //! The other routers of the group: what each has told, what it has running, and whether it is there.
 //!
 //! Each numbers what it writes. A number that is missing means that something is lost: what was open then counts as held
-//! and over. A number that was read before is not believed again, so that nobody who can write into the store can repeat what
-//! was true once. **Invariant:** who is not heard of for [`GONE_MS`] has nothing here: no load and no open claim.
+//! and over. A number that was read before is not believed again, and what a router has at the moment not when it is of long
+//! ago, so that nobody who can write into the store can repeat what was there once. What can be repeated is what a router that
+//! starts reads of the past anyway: claims, which cost hit rate; speeds; and the last words of operators. **Invariant:** who is
+//! not heard of for [`GONE_MS`] has nothing here: no load and no open claim.
 
 use super::keys::Rejected;
 use super::names::Names;
@@ -10,12 +12,15 @@ use super::wire::{Batch, Live, Name};
 use crate::fleet::Fleet;
 use crate::fleet::elsewhere::{Running, RunningElsewhere};
 use crate::fleet::heard::Heard;
+use crate::fleet::sharing::Learned;
 use crate::policy::health::FenceReason;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// After so long a silence a router is not there any more.
 pub const GONE_MS: f64 = 3000.0;
+/// What was said longer ago, or is to be said in so long a time, in milliseconds, is not so at the moment: clocks agree to that.
+const OLD_MS: u64 = 60_000;
 /// Routers that are listened to at a time.
 pub const MOST: usize = 64;
 
@@ -75,11 +80,19 @@ impl Peers {
         }))
     }
 
-    /// A router has told something; how much of it concerned this one.
+    /// A router has told something; how much of it concerned this one. Whether it `is_old`, told before this router was here:
+    /// then what has become void since is forgotten. Later than that this router sees for itself when an engine restarts, and
+    /// has learned anew what a slower one's word would undo.
     ///
     /// # Errors
     /// It was read before, or cannot be read.
-    pub fn hear(&mut self, writer: u64, batch: &Batch, names: &Names, now: f64) -> Result<usize, Rejected> {
+    pub fn hear(
+        &mut self,
+        writer: u64,
+        (batch, is_old): (&Batch, bool),
+        names: &Names,
+        now: f64,
+    ) -> Result<usize, Rejected> {
         let Some(peer) = self.at(writer, now) else { return Ok(0) };
         let has_gap = match peer.batch {
             Some(last) if batch.number <= last => return Err(Rejected::Repeated),
@@ -92,21 +105,29 @@ impl Peers {
             peer.heard.settle();
         }
         let count = learned.len();
-        learned.into_iter().for_each(|learned| peer.heard.take_in(learned));
+        let counts = |learned: &Learned| is_old || !matches!(learned, Learned::Forgot(_));
+        learned.into_iter().filter(counts).for_each(|learned| peer.heard.take_in(learned));
         Ok(count)
     }
 
-    /// A router is there, and has this. What it keeps requests away from is asked about here.
-    pub fn see(&mut self, writer: u64, live: Live, names: &Names, now: f64) {
+    /// A router is there, and has this. What it keeps requests away from is asked about here. `unix` is the time in
+    /// milliseconds since 1970.
+    ///
+    /// # Errors
+    /// It is of long ago.
+    pub fn see(&mut self, writer: u64, live: Live, names: &Names, (now, unix): (f64, u64)) -> Result<(), Rejected> {
         let fleet = self.fleet.clone();
-        let Some(peer) = self.at(writer, now) else { return };
+        let Some(peer) = self.at(writer, now) else { return Ok(()) };
         // what is there already is no news, and no sign of life
         if peer.live.is_some_and(|last| live.number <= last) {
-            return;
+            return Ok(());
+        }
+        if live.at.abs_diff(unix) > OLD_MS {
+            return Err(Rejected::Repeated);
         }
         (peer.live, peer.seen) = (Some(live.number), now);
         let known = |name: Name| names.id(name).and_then(|id| fleet.replica(id));
-        let running = live.running.into_iter();
+        let running = live.work().into_iter();
         let running = running.filter_map(|(name, work)| Some(Running::at(known(name)?.name().to_owned(), work)));
         peer.running.replace(running.collect());
         for (name, reason) in live.fenced.iter().filter(|(name, _)| !peer.fenced.contains_key(name)) {
@@ -116,6 +137,7 @@ impl Peers {
             }
         }
         peer.fenced = live.fenced.into_iter().collect();
+        Ok(())
     }
 
     /// Who was not heard of for long is gone, and with it what it had here.

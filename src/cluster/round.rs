@@ -36,8 +36,10 @@ pub struct Outgoing {
 /// What comes back.
 #[derive(Debug, Default)]
 pub struct Incoming {
-    /// How many of the entries were not taken.
+    /// How many of the entries were not taken, for want of memory.
     pub refused: usize,
+    /// How many other things were not.
+    pub unsaid: usize,
     /// The next entries.
     pub entries: Vec<(Place, Vec<u8>)>,
     /// What routers have, and have learned.

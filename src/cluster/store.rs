@@ -36,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long what a router has running, and has learned, is kept, in milliseconds.
 const LIVE_FOR_MS: u64 = 3000;
 const LORE_FOR_MS: u64 = 60_000;
+/// What a store says that has no memory left.
+const FULL: &str = "OOM";
 /// Routers that are listed.
 const LISTED: usize = 2 * MOST;
 
@@ -170,11 +172,22 @@ impl Store {
         self.ask(&mut pipeline, &out);
         let mut answers = self.send(&pipeline).await?;
         let mut asked = answers.split_off(told).into_iter();
-        let is_refused = |answer: &&Value| matches!(answer, Value::ServerError(_));
-        let refused = answers.iter().take(out.batches.len()).filter(is_refused).count();
+        let mut refused = [0, 0];
+        for (place, answer) in answers.into_iter().enumerate() {
+            match answer {
+                // it goes on without that
+                Value::ServerError(error) if error.code() == FULL => {
+                    refused[usize::from(place >= out.batches.len())] += 1;
+                }
+                // a store that takes nothing shows nobody that this router is there
+                Value::ServerError(error) => return Err(Failed::Refused(error.into())),
+                _ => {}
+            }
+        }
+        let [refused, unsaid] = refused;
         let mut next = || checked(asked.next().ok_or(Failed::Nonsense)?);
         let entries = stream(next()?).ok_or(Failed::Nonsense)?;
-        let mut incoming = Incoming { refused, entries, ..Incoming::default() };
+        let mut incoming = Incoming { refused, unsaid, entries, ..Incoming::default() };
         if !out.peers.is_empty() {
             incoming.live = list(next()?);
             if out.asks_lore {

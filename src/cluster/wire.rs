@@ -13,6 +13,7 @@ use crate::policy::health::FenceReason;
 use crate::prefix::fingerprint::{Ends, Place};
 use crate::prefix::residency::{Served, Size};
 use crate::types::ReplicaId;
+use std::collections::BTreeMap;
 
 /// Blocks of a prompt that are told; the others are left out.
 const MOST_BLOCKS: usize = 1 << 15;
@@ -20,6 +21,8 @@ const MOST_BLOCKS: usize = 1 << 15;
 pub const FULL: usize = 128 << 10;
 /// No batch is larger: one that is full, and one more thing.
 pub const MOST_BYTES: usize = FULL + MOST_BLOCKS * size_of::<u64>() + 128;
+/// No router has more of anything at a replica, which is some hours of milliseconds: of all there may be, the sum fits.
+const MOST_WORK: u32 = 1 << 24;
 /// No count of tokens or milliseconds is larger.
 const MOST: f64 = 1e12;
 
@@ -41,12 +44,27 @@ record!(Batch { number, words });
 pub struct Live {
     /// Grows.
     pub number: u64,
+    /// When that was, in milliseconds since 1970.
+    pub at: u64,
     /// What runs at which replica.
     pub running: Vec<(Name, Elsewhere)>,
     /// Which replicas are fenced, and why.
     pub fenced: Vec<(Name, FenceReason)>,
 }
-record!(Live { number, running, fenced });
+record!(Live { number, at, running, fenced });
+
+impl Live {
+    /// What runs, each replica once and no more than can be: routers add it up.
+    pub fn work(&self) -> BTreeMap<Name, Elsewhere> {
+        let bounded = |work: &Elsewhere| Elsewhere {
+            units: work.units.min(MOST_WORK),
+            waiting: work.waiting.min(MOST_WORK),
+            decoding: work.decoding.min(MOST_WORK),
+            queue_ms: work.queue_ms.min(MOST_WORK),
+        };
+        self.running.iter().map(|(name, work)| (*name, bounded(work))).collect()
+    }
+}
 
 /// What a router has learned of speeds and prompts.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -87,11 +105,6 @@ pub fn bytes(value: &impl Pack) -> Vec<u8> {
 }
 
 impl Batch {
-    /// An empty one.
-    pub fn new(number: u64) -> Self {
-        Batch { number, words: Vec::new() }
-    }
-
     /// Adds something, if its replica has a name; whether there is room for more.
     pub fn push(&mut self, learned: &Learned, name: impl Fn(ReplicaId) -> Option<Name>) -> bool {
         let before = self.words.len();
@@ -162,6 +175,7 @@ fn write(learned: &Learned, name: &impl Fn(ReplicaId) -> Option<Name>, out: &mut
             tokens.pack(out);
         }
         Learned::Pinned(key, replica) => (6u8, *key, name(*replica)?).pack(out),
+        Learned::Forgot(replica) => (7u8, name(*replica)?).pack(out),
     }
     Some(())
 }
@@ -192,6 +206,7 @@ fn read(from: &mut &[u8], replica: &impl Fn(Name) -> Option<ReplicaId>) -> Optio
             replica(name).map(|replica| Learned::Home(number, replica, tokens))
         }
         6 => replica(Name::unpack(from)?).map(|replica| Learned::Pinned(number, replica)),
+        7 => replica(number).map(Learned::Forgot),
         _ => return None,
     })
 }
@@ -215,6 +230,7 @@ fn chain(from: &mut &[u8]) -> Option<Vec<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::peers::MOST as MOST_ROUTERS;
     use super::*;
     use proptest::prelude::*;
     use xxhash_rust::xxh3::xxh3_64;
@@ -243,6 +259,7 @@ mod tests {
             any::<u64>().prop_map(Learned::Left),
             (any::<u64>(), ids(), n()).prop_map(|(key, at, tokens)| Learned::Home(key, at, tokens)),
             (any::<u64>(), ids()).prop_map(|(key, at)| Learned::Pinned(key, at)),
+            ids().prop_map(Learned::Forgot),
         ]
     }
 
@@ -264,7 +281,7 @@ mod tests {
             // a replica that is none there is passed over, and nothing else is
             let known = |learned: &Learned| match learned {
                 Learned::Claimed(claimed) => claimed.replica != ReplicaId(2),
-                Learned::Home(_, at, _) | Learned::Pinned(_, at) => *at != ReplicaId(2),
+                Learned::Home(_, at, _) | Learned::Pinned(_, at) | Learned::Forgot(at) => *at != ReplicaId(2),
                 _ => true,
             };
             let left: Vec<_> = all.iter().filter(|learned| known(learned)).cloned().collect();
@@ -276,7 +293,7 @@ mod tests {
         }
 
         #[test]
-        fn lies_are_read_without_a_panic_and_without_much_memory(words in prop::collection::vec(any::<u8>(), 0..300), tag in 0u8..8) {
+        fn lies_are_read_without_a_panic_and_without_much_memory(words in prop::collection::vec(any::<u8>(), 0..300), tag in 0u8..9) {
             let words = [vec![tag], words].concat();
             for learned in (Batch { number: 0, words: words.clone() }).read(replica).into_iter().flatten() {
                 if let Learned::Claimed(claimed) = learned {
@@ -296,6 +313,15 @@ mod tests {
         }
         let words = [&[0u8][..], &[0; 48], &u32::MAX.to_le_bytes()].concat();
         assert_eq!(Batch { number: 0, words }.read(replica), None);
+    }
+
+    #[test]
+    fn what_runs_is_told_once_for_a_replica_and_all_routers_together_cannot_overflow_it() {
+        let most = Elsewhere { units: u32::MAX, waiting: u32::MAX, decoding: u32::MAX, queue_ms: u32::MAX };
+        let live = Live { running: vec![(1, most), (1, most), (2, Elsewhere::default())], ..Live::default() };
+        let work = live.work();
+        assert_eq!((work.len(), work[&2]), (2, Elsewhere::default()));
+        assert!(work[&1].units.checked_mul(u32::try_from(MOST_ROUTERS).unwrap()).is_some());
     }
 
     #[test]
@@ -329,15 +355,16 @@ mod tests {
             Learned::Left(1),
             Learned::Home(8, ReplicaId(1), 9.0),
             Learned::Pinned(8, ReplicaId(1)),
+            Learned::Forgot(ReplicaId(1)),
         ];
         all.iter().for_each(|learned| assert!(batch.push(learned, name)));
         let mut out = bytes(&batch);
         let work = Elsewhere { units: 1, waiting: 2, decoding: 3, queue_ms: 4 };
-        out.extend(bytes(&Live { number: 1, running: vec![(1, work)], fenced: vec![(2, FenceReason::Errors)] }));
+        out.extend(bytes(&Live { number: 1, at: 5, running: vec![(1, work)], fenced: vec![(2, FenceReason::Errors)] }));
         out.extend(bytes(&Order { replica: 1, at: 2, drained: true, leaves_by: 3 }));
         assert_eq!(
             (super::super::keys::VERSION, out.len(), xxh3_64(&out)),
-            (1, 283, 272_418_179_566_688_201),
+            (2, 300, 11_127_440_465_697_237_504),
             "if the layout has changed, so must the version"
         );
     }

@@ -30,15 +30,16 @@ const GROUP: Text = Text {
 
 settings! {
     /// Several routers before the same engines that share what they learn through a Valkey or Redis: what each cache holds,
-    /// what runs where, where sessions are at home, speeds, drains; and fences, which have the others probe. Prompts and names
-    /// are hashed, but who can read the store can test guesses of them: keep it as private as they are. No request waits for the store: while it is gone, each router goes by what it knows itself.
+    /// what runs where, where sessions are at home, speeds, drains; and fences, which have the others probe. Of prompts there are
+    /// hashes only, and all is encrypted: the store shows who writes how much, and nothing else. No request waits for it: while
+    /// it is gone, each router goes by what it knows itself.
     pub struct Cluster {
         /// The store. Null: this router is alone.
         url: Option<String> = None, OrNull(STORE);
         /// The name of the group. Several may use one store.
         group: String = "ramjet".to_owned(), GROUP;
-        /// The environment variable that holds the secret of the group: what is believed of a store
-        /// depends on it. The same for all routers of the group, and long: openssl rand -hex 32.
+        /// The environment variable that holds the secret of the group: what is believed of a store, and what it shows,
+        /// depend on it. The same for all routers of the group, and long: openssl rand -hex 32.
         secret_env: Option<String> = None, OrNull(ENV_NAME);
         /// The file that holds it.
         secret_file: Option<PathBuf> = None, OrNull(FilePath);

@@ -79,8 +79,9 @@ settings! {
         server: Server = Server::default(), nested();
         /// Who may use the admin API where it is not on loopback; without a token, nobody.
         admin: AdminAccess = AdminAccess::default(), nested();
-        /// Whether streams of chat and completions are asked how many tokens they took where the client did not ask; what
-        /// the engine then says besides is taken out again. Without that word, nothing is learned from such streams.
+        /// Whether streams of chat and completions are asked how many tokens they took where the client did not ask; the
+        /// event in which the engine says so is taken out again, unless it compresses its answer although it is asked not
+        /// to. What is refused (400, 422) is sent once more as it came. Without that word, nothing is learned from such streams.
         usage: UsageMode = UsageMode::AsAsked, choice();
         /// Other routers before the same engines.
         cluster: Cluster = Cluster::default(), nested();

@@ -6,6 +6,7 @@
 
 use super::Fleet;
 use super::claim::ClaimGuard;
+use super::replica::Replica;
 use super::sharing::{Claimed, Learned};
 use crate::policy::estimate::{MODEL_START, ModelRates, Rates};
 use crate::types::ReplicaId;
@@ -20,7 +21,15 @@ const MOST: usize = 1 << 16;
 pub struct Heard {
     fleet: Arc<Fleet>,
     /// Its open claims by its own numbers, which grow.
-    claims: BTreeMap<u64, ClaimGuard>,
+    claims: BTreeMap<u64, Open>,
+}
+
+/// A claim that is not over.
+#[derive(Debug)]
+struct Open {
+    claim: ClaimGuard,
+    /// Whose cache it is about: the slot is nobody else's while this is held.
+    _at: Option<Arc<Replica>>,
 }
 
 /// What is known of speeds and prompts: by replica, and by model.
@@ -44,18 +53,18 @@ impl Heard {
         match learned {
             Learned::Claimed(claimed) => self.claim(&claimed),
             Learned::Held(number) => {
-                if let Some(claim) = self.claims.get_mut(&number) {
-                    claim.confirm();
+                if let Some(open) = self.claims.get_mut(&number) {
+                    open.claim.confirm();
                 }
             }
             Learned::Answered(number, prompt, output) => {
-                if let Some(claim) = self.claims.get_mut(&number) {
-                    claim.answered(prompt, output);
+                if let Some(open) = self.claims.get_mut(&number) {
+                    open.claim.answered(prompt, output);
                 }
             }
             Learned::Served(number, served) => {
-                if let Some(claim) = self.claims.get(&number) {
-                    claim.served(served);
+                if let Some(open) = self.claims.get(&number) {
+                    open.claim.served(served);
                 }
             }
             // as it stands: withdrawn if it was not confirmed
@@ -64,6 +73,7 @@ impl Heard {
                 self.fleet.hints.heard(key, replica, tokens);
             }
             Learned::Pinned(key, replica) => self.fleet.pins.remember(key, replica),
+            Learned::Forgot(replica) => self.fleet.empty(replica),
         }
     }
 
@@ -71,16 +81,17 @@ impl Heard {
         while self.claims.len() >= MOST
             && let Some((_, mut oldest)) = self.claims.pop_first()
         {
-            oldest.confirm();
+            oldest.claim.confirm();
         }
+        let at = self.fleet.replica(claimed.replica);
         let claim = ClaimGuard::heard(&self.fleet, &claimed.chain, claimed.size, claimed.replica);
-        self.claims.insert(claimed.number, claim);
+        self.claims.insert(claimed.number, Open { claim, _at: at });
     }
 
     /// Something is missing, or nothing more will come: what is open counts as held and as over.
     pub fn settle(&mut self) {
-        for mut claim in std::mem::take(&mut self.claims).into_values() {
-            claim.confirm();
+        for mut open in std::mem::take(&mut self.claims).into_values() {
+            open.claim.confirm();
         }
     }
 
@@ -124,6 +135,7 @@ impl Fleet {
 #[cfg(test)]
 mod tests {
     use super::super::elsewhere::{Running, RunningElsewhere};
+    use super::super::members::Wanted;
     use super::super::steps::Change;
     use super::super::testing::spec;
     use super::*;
@@ -222,6 +234,27 @@ mod tests {
         // the end of what was settled says nothing any more, nor does anything about a claim that was never told of
         told.try_iter().chain([Learned::Held(99), Learned::Left(98)]).for_each(|learned| heard.take_in(learned));
         assert_eq!(overlaps(&there, &chains[1]), [4, 0]);
+    }
+
+    #[test]
+    fn a_slot_is_nobody_elses_while_a_claim_at_it_is_open() {
+        let ((here, told), there) = (telling(), fleet());
+        let mut heard = Heard::new(there.clone());
+        let chain: Arc<[u64]> = (1..=4).collect();
+        let claim = ClaimGuard::new(&here, &chain, size(0, 0), ReplicaId(1));
+        told.try_iter().for_each(|learned| heard.take_in(learned));
+        let members = |names: &[&str]| names.iter().map(|name| Wanted { spec: spec(name), address: None }).collect();
+        there.change(members(&["a"]));
+        there.tidy();
+        there.change(members(&["a", "c"]));
+        let slot = |fleet: &Fleet| fleet.replicas().iter().find(|r| r.name() == "c").map(|r| r.id);
+        assert_eq!(slot(&there), Some(ReplicaId(2)));
+        drop(claim);
+        told.try_iter().for_each(|learned| heard.take_in(learned));
+        there.change(members(&["a"]));
+        there.tidy();
+        there.change(members(&["a", "c"]));
+        assert_eq!(slot(&there), Some(ReplicaId(1)), "when it is over, it is free");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 use super::Fleet;
 use super::replica::{Replica, ReplicaSpec};
+use super::sharing::Learned;
 use super::steps::{Change as Noted, Seat, note};
 use crate::policy::select::Decision;
 use crate::types::ReplicaId;
@@ -188,6 +189,8 @@ impl Fleet {
             self.residency.write().vacate(id);
             self.hints.forget(id);
             self.pins.forget(id);
+            // whoever has this slot, or this name, next begins cold
+            self.sharing.tell(|| Learned::Forgot(id));
         }
     }
 

@@ -324,6 +324,12 @@ impl Fleet {
 
     /// The engine of a replica says that it has emptied its cache.
     pub fn emptied(&self, id: ReplicaId) {
+        self.empty(id);
+        self.sharing.tell(|| sharing::Learned::Forgot(id));
+    }
+
+    /// The same as another router has told.
+    pub(in crate::fleet) fn empty(&self, id: ReplicaId) {
         let _step = self.step();
         note(|| Change::Forgot(id));
         self.residency.write().forget(id);

@@ -4,14 +4,20 @@
 //! ranking says, for as long as that replica takes requests. Nothing of this is lasting: what has been forgotten goes
 //! where the ranking says, and the engine's own 404 is the answer.
 //!
+//! A process that follows another one may hash ids by another secret: those of before are looked for by the former one. Other
+//! routers of a group that it joins know nothing of them.
+//!
 //! Bounded: the 57,344 ids used last are always known, twice as many at best, at 16 bytes each.
 
 use crate::policy::select::{Decision, Reason};
 use crate::prefix::halves::Halves;
 use crate::types::ReplicaId;
 use parking_lot::Mutex;
+use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+/// Secrets of processes before this one that are tried.
+const FORMER: usize = 4;
 /// Ids that are remembered at least.
 const MOST: usize = 7 << 13;
 
@@ -20,6 +26,8 @@ const MOST: usize = 7 << 13;
 pub struct Pins {
     /// Held for a look-up or an insert. Keys are keyed hashes.
     ids: Mutex<Halves<ReplicaId, MOST>>,
+    /// What ids were hashed with in processes before this one.
+    former: OnceLock<Vec<u64>>,
 }
 
 /// What an id is remembered by: its keyed hash.
@@ -41,6 +49,24 @@ impl Pins {
     /// Where an id was given out.
     pub fn find(&self, key: u64) -> Option<ReplicaId> {
         self.ids.lock().touch(key)
+    }
+
+    /// Where an id was given out, by this process or by one before it. Keys are made with `secret` now.
+    pub fn holder(&self, id: &[u8], secret: u64) -> Option<ReplicaId> {
+        let by = |secret: &u64| self.find(id_key(id, *secret));
+        by(&secret).or_else(|| self.former().iter().rev().find_map(by))
+    }
+
+    /// What ids were hashed with before, the last one last.
+    pub fn former(&self) -> &[u64] {
+        self.former.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Ids were hashed with these before. To be said once.
+    pub fn was_hashed_with(&self, mut former: Vec<u64>) {
+        former.drain(..former.len().saturating_sub(FORMER));
+        let is_first = self.former.set(former).is_ok();
+        debug_assert!(is_first, "a process follows one other");
     }
 
     /// A replica is gone, and with it what it kept.
@@ -91,6 +117,18 @@ mod tests {
         pins.remember(1, ReplicaId(0));
         pins.remember(1, ReplicaId(3));
         assert_eq!(pins.find(1), Some(ReplicaId(3)));
+    }
+
+    #[test]
+    fn an_id_of_before_is_found_under_the_secret_that_it_was_given_out_under() {
+        let pins = Pins::default();
+        pins.remember(id_key(b"resp_1", 7), ReplicaId(3));
+        assert_eq!(pins.holder(b"resp_1", 8), None);
+        pins.was_hashed_with((0..6).chain([7]).collect());
+        assert_eq!((pins.holder(b"resp_1", 8), pins.holder(b"resp_2", 8)), (Some(ReplicaId(3)), None));
+        assert_eq!(pins.former(), [3, 4, 5, 7]);
+        pins.remember(id_key(b"resp_1", 8), ReplicaId(1));
+        assert_eq!(pins.holder(b"resp_1", 8), Some(ReplicaId(1)), "the last word counts");
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl Reservation {
         work.watch.heard_by(heard);
         let backlog = &mut work.backlog;
         if let Some(read) = backlog.first_token(self.ticket, now) {
-            work.watch.first_token(self.ticket, now, read.took_ms);
+            work.watch.first_token(self.ticket, now, read.turn_ms);
             let (prefilled_ms, decoding) = (backlog.prefilled_ms(), backlog.decoding());
             self.read = Some(PromptRead { took_ms: read.took_ms, at: now, prefilled_ms, decoding });
         }

@@ -28,6 +28,8 @@ pub enum Learned {
     Home(u64, ReplicaId, f64),
     /// A replica keeps what it gave an id to, by the keyed hash of that.
     Pinned(u64, ReplicaId),
+    /// What was learned of a replica's cache before this is void.
+    Forgot(ReplicaId),
 }
 
 /// A claim.

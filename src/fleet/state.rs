@@ -112,7 +112,9 @@ impl Fleet {
     pub fn obey(&self, orders: Vec<Order>) {
         for Order { name, drained, leaves_by } in orders {
             let Some(replica) = self.replicas().iter().find(|r| r.name() == name).cloned() else { continue };
-            if drained.is_some() != replica.drained_since().is_some() {
+            let is_drained = replica.drained_since().is_some();
+            // also where it is drained: whoever could stay is to leave at once
+            if drained.is_some() != is_drained || is_drained && leaves_by.is_none() {
                 replica.drain(drained.is_some(), drained.unwrap_or_else(|| self.clock.now()));
             }
             if let (Some(_), Some(ends)) = (drained, leaves_by) {

@@ -5,6 +5,13 @@
 //! When a first token comes, the next prompt begins then, whatever was predicted: errors do not add up; and those before
 //! it are read, though they have not shown it yet. An answer that is not streamed shows no first token; its prompt is taken
 //! for read when its predicted time is over, or a later one's first token comes.
+//!
+//! What others have promised the same engine is read in between. Of the time that a prompt took, it has the share that it was
+//! expected to have beside what of theirs was before it: no prediction has to be right for that, only its proportions.
+
+mod elsewhere;
+
+pub use elsewhere::Elsewhere;
 
 use super::cost::Prospect;
 use super::estimate::Rates;
@@ -20,6 +27,8 @@ pub struct Ticket(u64);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Read {
     /// From the beginning of the prompt's turn to its first token.
+    pub turn_ms: f64,
+    /// As much of that as its own prompt took.
     pub took_ms: f64,
 }
 
@@ -29,26 +38,14 @@ pub struct Backlog {
     next: u64,
     waiting: Vec<Waiting>,
     decoding: Vec<u64>,
-    /// When the first of the waiting prompts had its turn.
+    /// When the first of the waiting prompts had its turn, and how much others had promised then.
     turn_began: f64,
+    turn_ahead: f64,
     /// Prefill time seen so far; a decoding sequence subtracts what stalled it.
     prefilled_ms: f64,
     flow: Flow,
     /// What other processes have promised.
     elsewhere: Elsewhere,
-}
-
-/// Requests at one replica that came by way of another process. Whole numbers: what is added and taken away leaves nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Elsewhere {
-    /// Units of load reserved for them.
-    pub units: u32,
-    /// Those whose prompts wait to be read.
-    pub waiting: u32,
-    /// Those whose answers are being generated.
-    pub decoding: u32,
-    /// Milliseconds until their prompts are read.
-    pub queue_ms: u32,
 }
 
 /// A backlog in a few numbers, as far as those tell what a price looks at.
@@ -70,6 +67,8 @@ struct Waiting {
     prefill_ms: f64,
     /// Whether its first token will be seen.
     streams: bool,
+    /// How much others had promised when it came.
+    ahead_ms: f64,
 }
 
 impl Backlog {
@@ -89,9 +88,10 @@ impl Backlog {
         self.next += 1;
         self.flow.add(now, prefill_ms);
         if self.waiting.is_empty() {
-            self.turn_began = now;
+            self.turn(now);
         }
-        self.waiting.push(Waiting { ticket: self.next, begun: now, prefill_ms, streams });
+        let ahead_ms = f64::from(self.elsewhere.queue_ms);
+        self.waiting.push(Waiting { ticket: self.next, begun: now, prefill_ms, streams, ahead_ms });
         Ticket(self.next)
     }
 
@@ -102,11 +102,24 @@ impl Backlog {
         let read = self.waiting.remove(at);
         // those of one batch, or whoever shows no token: there is nothing left to read of them
         self.waiting[..at].iter_mut().for_each(|before| before.prefill_ms = 0.0);
-        let took_ms = (now - self.turn_began.max(read.begun)).max(0.0);
-        self.turn_began = now;
-        self.prefilled_ms += took_ms;
+        let turn_ms = (now - self.turn_began.max(read.begun)).max(0.0);
+        // whatever came in between, its turn began no earlier than that of what was before it
+        let others_ms = read.ahead_ms.min(if read.begun < self.turn_began { self.turn_ahead } else { f64::MAX });
+        // nothing is left of one that was read with another
+        let share = if others_ms > 0.0 && read.prefill_ms > 0.0 {
+            read.prefill_ms / (read.prefill_ms + others_ms)
+        } else {
+            1.0
+        };
+        self.turn(now);
+        self.prefilled_ms += turn_ms;
         self.decoding.push(ticket.0);
-        Some(Read { took_ms })
+        Some(Read { turn_ms, took_ms: turn_ms * share })
+    }
+
+    /// The next prompt's turn begins.
+    fn turn(&mut self, now: f64) {
+        (self.turn_began, self.turn_ahead) = (now, f64::from(self.elsewhere.queue_ms));
     }
 
     /// It has ended, well or not.
@@ -115,7 +128,7 @@ impl Backlog {
         if let Some(at) = self.waiting.iter().position(|w| w.ticket == ticket.0) {
             self.waiting.remove(at);
             if at == 0 {
-                self.turn_began = now;
+                self.turn(now);
             }
         } else if let Some(at) = self.decoding.iter().position(|t| *t == ticket.0) {
             self.decoding.swap_remove(at);
@@ -244,27 +257,6 @@ impl Backlog {
     }
 }
 
-impl Elsewhere {
-    /// How many there are.
-    pub fn requests(self) -> u32 {
-        self.waiting.saturating_add(self.decoding)
-    }
-
-    /// This with `after` in the place of `before`, which was part of it.
-    #[must_use]
-    pub fn changed(self, before: Self, after: Self) -> Self {
-        let number = |own: u32, before: u32, after: u32| own.saturating_sub(before).saturating_add(after);
-        Elsewhere {
-            units: number(self.units, before.units, after.units),
-            waiting: number(self.waiting, before.waiting, after.waiting),
-            decoding: number(self.decoding, before.decoding, after.decoding),
-            queue_ms: number(self.queue_ms, before.queue_ms, after.queue_ms),
-        }
-    }
-}
-
-crate::pack::record!(Elsewhere { units, waiting, decoding, queue_ms });
-
 impl Summary {
     /// [`Backlog::prospect`] of the backlog that this is the summary of.
     #[inline]
@@ -300,6 +292,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// All of a turn was the prompt's own.
+    fn own(ms: f64) -> Read {
+        Read { turn_ms: ms, took_ms: ms }
+    }
+
     #[test]
     fn prompts_are_read_in_turn_and_errors_do_not_add_up() {
         let mut b = Backlog::default();
@@ -308,13 +305,13 @@ mod tests {
         assert_eq!(b.remaining_ms(20.0), 80.0 + 50.0);
         // the first is late: it is expected any moment, not in the past
         assert_eq!(b.remaining_ms(500.0), 50.0);
-        assert_eq!(b.first_token(first, 500.0), Some(Read { took_ms: 500.0 }));
+        assert_eq!(b.first_token(first, 500.0), Some(own(500.0)));
         assert_eq!(b.remaining_ms(500.0), 50.0);
-        assert_eq!(b.first_token(second, 540.0), Some(Read { took_ms: 40.0 }));
+        assert_eq!(b.first_token(second, 540.0), Some(own(40.0)));
         assert_eq!((b.remaining_ms(541.0), b.decoding(), b.requests()), (0.0, 2, 2));
         assert_eq!(b.first_token(second, 600.0), None);
         let third = b.begin(700.0, 10.0, true);
-        assert_eq!(b.first_token(third, 709.0), Some(Read { took_ms: 9.0 }));
+        assert_eq!(b.first_token(third, 709.0), Some(own(9.0)));
         for ticket in [first, second, third] {
             b.end(ticket, 800.0);
         }
@@ -332,7 +329,7 @@ mod tests {
         let seen = |now| (b.prospect(START, now).waiting, b.prospect(START, now).decoding);
         assert_eq!((seen(50.0), seen(150.0), seen(900.0)), ((4.0, 0.0), (3.0, 1.0), (2.0, 2.0)));
         // the two were over at 200: the streamed one's turn began then
-        assert_eq!(b.first_token(stream, 340.0), Some(Read { took_ms: 140.0 }));
+        assert_eq!(b.first_token(stream, 340.0), Some(own(140.0)));
         assert_eq!((b.decoding(), b.prefilled_ms()), (3, 340.0));
         b.end(whole, 345.0);
         b.shows_no_token(last);
@@ -351,10 +348,10 @@ mod tests {
             let leader = b.begin(0.0, 5000.0, streams);
             let follower = b.begin(10.0, 100.0, true);
             let next = b.begin(20.0, 400.0, true);
-            assert_eq!(b.first_token(follower, 3100.0), Some(Read { took_ms: 3090.0 }));
+            assert_eq!(b.first_token(follower, 3100.0), Some(own(3090.0)));
             assert_eq!((b.remaining_ms(3100.0), b.requests()), (400.0, 3));
             // the leader's own token may still come, and teaches that it took no time of its own
-            assert_eq!(b.first_token(leader, 3100.0), streams.then_some(Read { took_ms: 0.0 }));
+            assert_eq!(b.first_token(leader, 3100.0), streams.then_some(own(0.0)));
             assert_eq!((b.remaining_ms(3200.0), b.prospect(START, 3200.0).decoding), (300.0, 2.0));
             for ticket in [leader, follower, next] {
                 b.end(ticket, 4000.0);

@@ -182,7 +182,10 @@ impl Proxy {
             }
             Some(failed)
         });
-        let permit = self.room_again(session, ctx).await?;
+        let permit = match ctx.asking.kept_room() {
+            Some(permit) => Some(permit),
+            None => self.room_again(session, ctx).await?,
+        };
         let chain = ctx.chain();
         let next = ctx.route.as_ref().and_then(|route| route.decision.ranked.at(route.position));
         let next = next.and_then(|next| self.router.take(*next, ctx.prompt.to_place(&chain)));

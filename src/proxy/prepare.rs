@@ -5,7 +5,6 @@ use crate::api::compat::{self, Compat};
 use crate::api::endpoint::Endpoint;
 use crate::api::request::{self, Request};
 use crate::api::usage::Question;
-use crate::fleet::pins::id_key;
 use crate::prefix::fingerprint::{Chain, Ends, Fingerprints};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -33,8 +32,8 @@ pub struct Prepared {
     pub prompt_bytes: u64,
     /// The prompt begins with what an engine keeps: it has no fingerprints, and what the body holds is its end.
     pub is_hidden: bool,
-    /// What an engine keeps that it names, the response that it continues or its file, as [`id_key`] has it.
-    pub names: Option<u64>,
+    /// What an engine keeps that it names: the id of the response that it continues, or of its file.
+    pub names: Option<Vec<u8>>,
     /// The conversation that it belongs to, as far as its turns so far tell; see [`canonical::anchor`].
     pub anchor: Option<u64>,
     /// The client's own word for its session (`prompt_cache_key`); see [`session_key`].
@@ -77,7 +76,7 @@ pub fn prepare(endpoint: Endpoint, body: &Bytes, shape: &PromptShape, rules: Com
         ends: prints.as_ref().map(|p| p.ends).unwrap_or_default(),
         chain: prints.map(|p| p.prints.into()),
         is_hidden,
-        names: names.map(|id| id_key(&id.bytes(), shape.secret)),
+        names: names.map(|id| id.bytes().into_owned()),
         anchor: canonical::anchor(endpoint, &request, shape.secret),
         hint: hint.map(|key| session_key(&key.bytes())),
         streams: request.stream,
@@ -133,7 +132,7 @@ mod tests {
         let body = format!(r#"{{"model":"m","input":"{input}","previous_response_id":"resp_\u0031","store":false}}"#);
         let hidden = of(Endpoint::Responses, &body);
         assert!(hidden.is_hidden && hidden.chain.is_none() && hidden.is_stateless);
-        assert_eq!((hidden.names, hidden.prompt_bytes), (Some(id_key(b"resp_1", SHAPE.secret)), 0));
+        assert_eq!((hidden.names, hidden.prompt_bytes), (Some(b"resp_1".to_vec()), 0));
         let whole = of(Endpoint::Responses, &body.replace("previous_response_id", "unknown"));
         assert!(!whole.is_hidden && whole.names.is_none());
         assert_eq!(whole.chain.map(|c| c.len()), Some(7));
@@ -145,7 +144,7 @@ mod tests {
     #[test]
     fn a_batch_names_its_file() {
         let body = r#"{"input_file_id":"file-1","endpoint":"/v1/chat/completions"}"#;
-        assert_eq!(of(Endpoint::Batches, body).names, Some(id_key(b"file-1", SHAPE.secret)));
+        assert_eq!(of(Endpoint::Batches, body).names, Some(b"file-1".to_vec()));
         assert_eq!(of(Endpoint::Chat, body).names, None);
     }
 

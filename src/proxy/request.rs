@@ -14,7 +14,6 @@ use crate::api::encoding::{Coding, Unread};
 use crate::api::endpoint::{Endpoint, kept};
 use crate::api::errors::ErrorKind;
 use crate::api::model::Form;
-use crate::fleet::pins::id_key;
 use crate::policy::queue::Shed;
 use crate::types::ReplicaId;
 use bytes::Bytes;
@@ -86,7 +85,7 @@ impl Proxy {
         }
         let head = session.req_header();
         if let Some(id) = kept(head.method.as_str(), head.uri.path()) {
-            ctx.prompt.pinned = self.holder(id_key(id.as_bytes(), settings.shape.secret));
+            ctx.prompt.pinned = self.holder(id.as_bytes(), ctx);
         }
         Ok(false)
     }
@@ -199,7 +198,7 @@ impl Proxy {
             streams: prepared.streams,
             is_single: prepared.is_single,
             is_stateless: prepared.is_stateless,
-            pinned: prepared.names.and_then(|key| self.holder(key)),
+            pinned: prepared.names.and_then(|id| self.holder(&id, ctx)),
         };
         if ctx.prompt.model.is_none()
             && let Some(form @ Form::Multipart(_)) = form_of(head)
@@ -210,8 +209,8 @@ impl Proxy {
     }
 
     /// The replica that gave out an id.
-    fn holder(&self, key: u64) -> Option<ReplicaId> {
-        let holder = self.router.fleet().pins().find(key)?;
+    fn holder(&self, id: &[u8], ctx: &Context) -> Option<ReplicaId> {
+        let holder = self.router.fleet().pins().holder(id, ctx.terms.settings.shape.secret)?;
         self.metrics.pinned();
         Some(holder)
     }

@@ -1,19 +1,23 @@
-//! `usage: ask_and_hide`: engines are asked how many tokens a stream took where the client did not ask, and the client
-//! sees nothing of it.
+//! `usage: ask_and_hide`: engines are asked how many tokens a stream took where the client did not ask, and the event that
+//! tells is taken out before the client sees it. What else an engine says otherwise when it is asked stays, as `"usage":null`
+//! in all other events of some.
 //!
 //! The question stands in the body as long as nobody refuses it. An engine that does (400 or 422) is asked once more
 //! without it, before the client hears of that: if it then answers well, the question was to blame, and its model is not
-//! asked for a while. An answer that comes compressed is left alone, so engines are told not to compress where they are
-//! asked.
+//! asked for a while. So what is a client's own mistake is refused twice; the second attempt goes in the room of the first
+//! one, so that nothing but the engine's own word comes of it. An answer that comes compressed is left alone, so engines are
+//! told not to compress where they are asked.
 
 use super::Proxy;
 use super::context::Context;
 use super::rank::RankField;
+use crate::api::encoding::Coding;
 use crate::api::usage::{Hider, Question};
+use crate::fleet::gate::Permit;
 use crate::policy::retry::Verdict;
 use crate::telemetry::checks::Asked;
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::{StatusCode, Version};
 use parking_lot::Mutex;
 use pingora_error::{Error, ErrorType, Result};
@@ -35,10 +39,10 @@ pub(super) enum Asking {
     No,
     /// The question stands in the body.
     Asked(Question),
-    /// It was refused: the attempt ends, and is made again without it.
-    TakingBack,
+    /// It was refused: the attempt ends, and is made again without it, in the room that it had.
+    TakingBack(Option<Permit>),
     /// It was refused, and the attempt goes without it.
-    TakenBack,
+    TakenBack(Option<Permit>),
 }
 
 /// The models whose engines refuse the question, and since when.
@@ -68,11 +72,21 @@ fn model_of(ctx: &Context) -> u64 {
 impl Asking {
     /// Whether the attempt that has just ended is made again without the question.
     pub(super) fn goes_on(&mut self) -> bool {
-        let goes_on = matches!(self, Asking::TakingBack);
-        if goes_on {
-            *self = Asking::TakenBack;
+        match self {
+            Asking::TakingBack(room) => {
+                *self = Asking::TakenBack(room.take());
+                true
+            }
+            _ => false,
         }
-        goes_on
+    }
+
+    /// The room that the attempt without the question has.
+    pub(super) fn kept_room(&mut self) -> Option<Permit> {
+        match self {
+            Asking::TakenBack(room) => room.take(),
+            _ => None,
+        }
     }
 }
 
@@ -88,20 +102,22 @@ impl Proxy {
     /// Takes the question back if it may be what the engine refuses: then the same engine is asked without it.
     pub(super) fn take_back(&self, status: StatusCode, ctx: &mut Context) -> Result<()> {
         match &ctx.asking {
-            Asking::Asked(question) if matches!(status.as_u16(), 400 | 422) && ctx.body.held().is_some() => {
-                ctx.body.edit(|body| question.take_back(&body));
+            Asking::Asked(question) if matches!(status.as_u16(), 400 | 422) => {
+                // a body in which it is not found again is the engine's to judge
+                let Some(without) = ctx.body.held().and_then(|body| question.take_back(body)) else { return Ok(()) };
+                ctx.body.edit(|_| without);
                 // what was written behind it has moved
                 ctx.rank_field = RankField::default();
-                ctx.asking = Asking::TakingBack;
                 if let Some(route) = &mut ctx.route {
                     route.verdict = Verdict::Again;
                 }
-                ctx.attempt = None;
+                let room = ctx.attempt.take().and_then(|attempt| attempt.reservation.into_permit());
+                ctx.asking = Asking::TakingBack(room);
                 let mut e = Error::explain(ErrorType::HTTPStatus(status.as_u16()), "asked again without a question");
                 e.as_in();
                 Err(e)
             }
-            Asking::TakenBack if status.is_success() => {
+            Asking::TakenBack(_) if status.is_success() => {
                 self.refusals.add(model_of(ctx), Instant::now());
                 self.metrics.usage_asked(Asked::Refused);
                 ctx.asking = Asking::No;
@@ -142,7 +158,11 @@ pub(super) fn name_coding(request: &mut RequestHeader, ctx: &Context) -> Result<
 
 /// The head of a stream: whether something will be taken out of what follows. Its length is then not known.
 pub(super) fn begin(session: &Session, response: &mut ResponseHeader, ctx: &mut Context) -> Result<()> {
-    let is_coded = || response.headers.contains_key(CONTENT_ENCODING);
+    let is_coded = || {
+        let codings = response.headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
+        // identity is none
+        !matches!(Coding::of(codings), Ok(None))
+    };
     if !matches!(ctx.asking, Asking::Asked(_)) || !ctx.relay.good || !ctx.relay.stream || is_coded() {
         return Ok(());
     }

@@ -20,12 +20,12 @@ pub(super) fn keys(loaded: &Loaded) -> Option<Keys> {
     Some(Keys::new(group.secret.expose().as_bytes(), &cluster.group, routing.block_bytes))
 }
 
-/// What keeps this router in its group; `knows` if it knows what a process before it knew.
+/// What keeps this router in its group; `knows` if it knows what a process before it knew, of those that are called `before`.
 pub(super) fn cluster(
     loaded: &Loaded,
     fleet: &Arc<Fleet>,
     metrics: &Arc<Metrics>,
-    knows: bool,
+    (knows, before): (bool, Vec<u64>),
 ) -> Option<Arc<Cluster>> {
     let settings = &loaded.config.cluster;
     let group = loaded.group.as_ref()?;
@@ -40,7 +40,7 @@ pub(super) fn cluster(
         database: group.store.database.into(),
         group: settings.group.clone(),
     };
-    let membership = Membership { site, keys: keys(loaded)?, memory: settings.memory, knows };
+    let membership = Membership { site, keys: keys(loaded)?, memory: settings.memory, knows, before };
     Some(Arc::new(Cluster::new(fleet.clone(), metrics.clone(), membership)))
 }
 

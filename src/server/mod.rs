@@ -131,7 +131,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     addresses::check(config, |address| inheritance.as_ref().is_some_and(|given| given.has(address)))?;
     let snapshot = inheritance.as_mut().and_then(|given| given.snapshot.take());
     let founded = found(loaded, (snapshot, inheritance.is_some()), config::pingora::user(config, cli.daemon))?;
-    let Known { fleet, metrics, secret, seen: past, guard } = founded.known.clone();
+    let Known { fleet, metrics, secret, seen: past, guard, .. } = founded.known.clone();
     let seen = (metrics.clone(), Arc::new(Decisions::default()));
 
     let pid_files = pid_files(config, cli);
@@ -246,15 +246,21 @@ fn found(
     metrics.configured();
     let (keys, seen) = (group::keys(loaded), Seen::default());
     let mut secret = keys.as_ref().map_or_else(random, Keys::fingerprints);
+    let mut routers = snapshot.as_ref().map(|snapshot| snapshot.routers.clone()).unwrap_or_default();
     let knows = snapshot.as_ref().is_some_and(|snapshot| keys.is_none() || snapshot.secret == secret);
     if let Some(snapshot) = snapshot {
+        let goes_on = snapshot.former.into_iter().chain((!knows).then_some(snapshot.secret));
+        fleet.pins().was_hashed_with(goes_on.collect());
         secret = if knows { snapshot.secret } else { secret };
         fleet.inherit(if knows { snapshot.fleet } else { snapshot.fleet.without_fingerprints() });
         metrics.inherit(&snapshot.counts);
         seen.history.restore(snapshot.history);
     }
-    let cluster = group::cluster(loaded, &fleet, &metrics, knows);
-    let known = Known { fleet, metrics, secret, seen, guard };
+    let cluster = group::cluster(loaded, &fleet, &metrics, (knows, routers.clone()));
+    routers.extend(cluster.as_ref().map(|cluster| cluster.me()));
+    // more upgrades than that are not under way
+    routers.drain(..routers.len().saturating_sub(8));
+    let known = Known { fleet, metrics, secret, routers, seen, guard };
     Ok(Founded { known, told, news, readiness, balancer, membership, journal, cluster })
 }
 

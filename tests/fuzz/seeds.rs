@@ -39,3 +39,8 @@ fn equal_prompts_have_equal_fingerprints() {
 fn configurations_are_taken_or_refused_by_line() {
     replay("config");
 }
+
+#[test]
+fn what_a_store_says_is_read_or_left_alone() {
+    replay("cluster");
+}

@@ -3,6 +3,7 @@
 use crate::support::client::{Answer, H1, post};
 use crate::support::engine::Engine;
 use crate::support::ramjet::Ramjet;
+use crate::support::unit::Unit;
 use std::net::SocketAddr;
 
 async fn ask(api: SocketAddr, method: &str, path: &str, play: &str) -> Answer {
@@ -49,4 +50,31 @@ async fn what_names_a_file_or_a_batch_goes_where_that_is() {
     ask(api, "GET", "/v1/files/inner-0", "").await;
     ask(api, "GET", "/v1/files/other", "").await;
     assert_eq!(ramjet.metric("ramjet_route_pinned_total").await, pinned);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_joins_a_group_still_knows_where_things_are() {
+    let engines = [Engine::start().await, Engine::start().await, Engine::start().await];
+    let replicas: Vec<_> = engines.iter().map(|engine| format!("{{ url: \"http://{}\" }}", engine.addr)).collect();
+    let unit =
+        Unit::new().with_env("ONE", "4f1c9a").with_env("OTHER", "77e0b2").started(&replicas, "grace: 1s", "").await;
+    let upload = |n: usize| async move {
+        let file = format!("json={{\"object\":\"file\",\"id\":\"file-{n}\"}}");
+        home(&post(unit.api, "/v1/files", &file, "--x\r\n\r\n--x--").await.unwrap())
+    };
+    let mut homes = Vec::new();
+    for n in 0..5 {
+        homes.push(upload(n).await);
+    }
+    // nobody answers there, which is no matter
+    for secret in ["ONE", "OTHER"] {
+        let group = format!("cluster: {{ url: \"redis://127.0.0.1:9\", secret_env: {secret} }}");
+        unit.write(&replicas, "grace: 1s", &group);
+        let upgraded = unit.upgrade(&[]).await;
+        assert!(upgraded.status.success(), "{}", upgraded.errors);
+        for (n, at) in homes.iter().enumerate() {
+            assert_eq!(home(&ask(unit.api, "GET", &format!("/v1/files/file-{n}"), "").await), *at, "{secret}");
+        }
+        homes.push(upload(homes.len()).await);
+    }
 }

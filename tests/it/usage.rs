@@ -1,7 +1,7 @@
 //! `usage: ask_and_hide`: engines are asked how many tokens a stream took, learned from what they say, and clients that did
 //! not ask see every byte of the stream but that.
 
-use crate::support::client::{Answer, H1, chat_head, get, h2_connect, h2_request, h2_send_body, post};
+use crate::support::client::{Answer, H1, begin_chat, chat_head, get, h2_connect, h2_request, h2_send_body, post};
 use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start};
 use crate::support::{hex, there, until};
@@ -199,6 +199,33 @@ async fn an_engine_that_refuses_the_question_is_asked_without_it_and_not_again()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_event_goes_also_where_the_engine_says_that_it_does_not_compress() {
+    let engine = Engine::start().await;
+    let ramjet = asking(&engine).await;
+    let stream = [TOKEN, USAGE, DONE].concat();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: identity\r\n";
+    let play = format!("raw={head}content-length: {}\r\n\r\n{stream}", stream.len());
+    let answer = post(ramjet.api, CHAT, &play.replace('\n', "\\n").replace('\r', "\\r"), BODY).await.unwrap();
+    assert_eq!(body(&answer), stream.replace(USAGE, ""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_engine_refuses_is_refused_also_where_others_wait_for_room() {
+    let engine = Engine::start().await;
+    let upstreams = [engine.addr];
+    let config = "usage: ask_and_hide\nlimits: { inflight_per_replica: 1, queue: { size: 9, wait: 5s } }\n";
+    let ramjet = Ramjet::start_with(Start { upstreams: &upstreams, config, ..Start::default() }).await;
+    engine.script(&["on-call-fail"]);
+    let refused = tokio::spawn(post(ramjet.api, CHAT, "status=400", BODY));
+    until("it is there", || async { engine.seen().len() == 1 }).await;
+    let _next = begin_chat(ramjet.api, "decode", BODY.as_bytes()).await.unwrap();
+    until("another one waits", || async { ramjet.metric("ramjet_queue_length").await == 1.0 }).await;
+    engine.call();
+    let answer = refused.await.unwrap().unwrap();
+    assert_eq!((answer.status, body(&answer)), (400, "{\"error\":{\"message\":\"engine\"}}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_rank_stands_in_the_body_whether_it_is_asked_or_not() {
     let engine = Engine::start().await;
     let replicas = [format!("{{ name: e, url: \"http://{}\", dp_ranks: 2 }}", engine.addr)];
@@ -213,6 +240,14 @@ async fn the_rank_stands_in_the_body_whether_it_is_asked_or_not() {
     let seen = engine.seen();
     assert!(of(&asked()).contains(&seen[0].hash) && of(BODY).contains(&seen[1].hash));
     assert_eq!(seen[0].header("x-data-parallel-rank"), seen[1].header("x-data-parallel-rank"));
+    // the client's own rank goes, which moves what stands behind it
+    let own = BODY.replacen('{', r#"{"routed_dp_rank":9,"stream_options":{},"#, 1);
+    let left = own.replace(r#""routed_dp_rank":9,"#, "");
+    engine.script(&["status=400"]);
+    let answer = post(ramjet.api, CHAT, &sse(DONE), &own.replace("\"m\"", "\"m2\"")).await.unwrap();
+    assert_eq!(answer.status, 200);
+    let seen = engine.seen();
+    assert!(of(&left.replace("\"m\"", "\"m2\"")).contains(&seen[3].hash), "byte for byte, but for the rank");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,8 +10,11 @@ use super::*;
 use crate::prefix::fingerprint::Ends;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use xxhash_rust::xxh3::xxh3_64;
 
-fn prints_of(text: &str, kind: fn(&Request<'_>, Chain) -> Result<Fingerprints, Malformed>) -> Fingerprints {
+type Kind = fn(&Request<'_>, Chain) -> Result<Fingerprints, Malformed>;
+
+fn prints_of(text: &str, kind: Kind) -> Fingerprints {
     // a block of one byte makes every difference visible
     kind(&read(text.as_bytes()).unwrap(), Chain::new(1, 1, 1 << 20)).unwrap()
 }
@@ -31,6 +34,23 @@ fn base() -> Value {
         {"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
         {"role": "tool", "tool_call_id": "c1", "content": "ok"}],
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]})
+}
+
+#[test]
+fn the_form_changes_only_with_its_number() {
+    let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]);
+    let parts = json!([{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]);
+    let messages = json!([{"role": "system", "content": "s"}, {"role": "user", "content": parts}, {"role": "assistant", "content": "a"}]);
+    let bodies: [(Value, Kind); 5] = [
+        (json!({"model": "m", "cache_salt": "x", "tools": tools, "messages": messages}), chat),
+        (json!({"model": "m", "prompt": "text"}), completion),
+        (json!({"model": "m", "instructions": "i", "input": "text"}), responses),
+        (json!({"model": "m", "system": "s", "messages": [{"role": "user", "content": "text"}]}), anthropic),
+        (json!({"text": "text"}), generate),
+    ];
+    let last = bodies.map(|(body, kind)| prints_of(&body.to_string(), kind).prints.pop().unwrap());
+    let all: Vec<u8> = last.iter().flat_map(|print| print.to_le_bytes()).collect();
+    assert_eq!((FORM, xxh3_64(&all)), (1, 3_187_477_169_439_123_759), "if the form has changed, so must its number");
 }
 
 #[test]

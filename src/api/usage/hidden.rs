@@ -1,7 +1,7 @@
 //! Takes the event that tells the usage out of a stream, and lets every other byte pass, as soon as it may.
 //!
-//! Only an event that is not complete is kept back, which no client could use before its end either; comments pass at once,
-//! and so does what is too long to be the one that is looked for. What is hidden: an event whose `choices` are empty and
+//! Only an event that is not complete is kept back: what a client makes of its lines it makes at the blank line, where engines
+//! write line by line. Comments pass at once, and so does what is too long to be the one that is looked for. What is hidden: an event whose `choices` are empty and
 //! whose `usage` is an object. One with choices, or with an error, is the client's.
 
 use super::super::json::{Cursor, Kind};

@@ -1,9 +1,15 @@
 //! Routers that share a store which is a few maps: what it may do to them, and what not.
 
+mod losses;
+mod orders;
+
 use super::*;
 use crate::fleet::claim::ClaimGuard;
+use crate::fleet::heard::Lore;
+use crate::fleet::members::Wanted;
 use crate::fleet::reservation::{Reservation, Share};
 use crate::fleet::testing::spec;
+use crate::policy::estimate::START;
 use crate::policy::health::{FenceReason, Observation, Thresholds};
 use crate::policy::testing::params;
 use crate::prefix::fingerprint::Ends;
@@ -46,6 +52,7 @@ impl Shop {
         let of = |all: &BTreeMap<u64, Vec<u8>>| out.peers.iter().filter_map(|peer| all.get(peer).cloned()).collect();
         let incoming = Incoming {
             refused,
+            unsaid: 0,
             entries,
             live: of(&self.live),
             lore: if out.asks_lore { of(&self.lore) } else { Vec::new() },
@@ -122,6 +129,66 @@ fn what_one_reads_all_know_by_name_and_a_late_one_knows_it_too() {
 }
 
 #[test]
+fn what_is_learned_after_quiet_is_seen_before_the_next_round_and_told_in_order() {
+    let mut shop = Shop::default();
+    let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
+    shop.round(&mut a, 0.0);
+    assert!(!a.desk.has_news(10.0));
+    a.read(&[11], 0);
+    let open = a.claim(&[12], 0);
+    assert!(a.desk.has_news(15.0) && a.desk.has_news(16.0));
+    shop.round(&mut a, 17.0);
+    assert!(!a.desk.has_news(19.0));
+    assert_eq!(a.desk.take_counts().lags_ms, [7.0], "since it was quiet last");
+    shop.round(&mut b, 20.0);
+    assert!(b.holders(11) == ["x"] && !b.fleet.is_reading(&[11], ReplicaId(0)));
+    assert!(b.fleet.is_reading(&[12], ReplicaId(0)));
+    drop(open);
+}
+
+#[test]
+fn what_an_engine_has_lost_is_not_believed_by_a_router_that_starts_later() {
+    let mut shop = Shop::default();
+    let (mut a, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["x", "y"], "s"));
+    a.read(&[11], 0);
+    a.read(&[12], 1);
+    shop.round(&mut a, 0.0);
+    shop.round(&mut b, 0.0);
+    a.fleet.forget(ReplicaId(0));
+    a.read(&[13], 0);
+    shop.round(&mut a, 1.0);
+    shop.round(&mut b, 1.0);
+    let all = |router: &Router| [11, 12, 13].map(|print| router.holders(print).len());
+    assert_eq!((all(&a), all(&b)), ([0, 1, 1], [1, 1, 1]), "who is there sees for itself");
+    let mut late = Router::with(3, &["x", "y"], "s");
+    while shop.round(&mut late, 2.0) {}
+    assert_eq!(all(&late), [0, 1, 1]);
+    // one that has left and is forgotten begins cold when it is back
+    a.fleet.change(vec![Wanted { spec: spec("x"), address: None }]);
+    a.fleet.tidy();
+    shop.round(&mut a, 3.0);
+    let mut late = Router::with(4, &["x", "y"], "s");
+    while shop.round(&mut late, 4.0) {}
+    assert_eq!(all(&late), [0, 0, 1]);
+}
+
+#[test]
+fn a_router_that_starts_knows_the_speeds_that_others_have_learned_before_it_serves() {
+    let mut shop = Shop::default();
+    let (mut a, mut late) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["y", "x"], "s"));
+    let mut fast = START;
+    (0..40).for_each(|_| fast.observe_prefill(9000.0, 0.0, 100.0));
+    a.fleet.learn_from(Lore { rates: vec![(ReplicaId(0), fast)], ..Lore::default() });
+    shop.round(&mut a, 0.0);
+    assert!(a.desk.has_caught_up(), "there is nobody else");
+    for n in 0..9 {
+        assert_eq!(late.desk.has_caught_up(), !late.fleet.lore().rates.is_empty());
+        shop.round(&mut late, 1.0 + f64::from(n));
+    }
+    assert_eq!(late.fleet.lore().rates, [(ReplicaId(1), fast)]);
+}
+
+#[test]
 fn load_is_everybodys_until_its_router_is_silent_and_open_claims_end_with_it() {
     let mut shop = Shop::default();
     let (mut a, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["y", "x"], "s"));
@@ -141,10 +208,53 @@ fn load_is_everybodys_until_its_router_is_silent_and_open_claims_end_with_it() {
     shop.round(&mut a, 9000.0);
     shop.round(&mut b, 9001.0);
     assert_eq!(b.load(1), 3);
-    drop((held, open));
-    shop.round(&mut a, 9002.0);
-    shop.round(&mut b, 9003.0);
+    // also while the store takes its time
+    b.desk.fade(12_001.0);
     assert_eq!(b.load(1), 0);
+    shop.round(&mut a, 12_002.0);
+    shop.round(&mut b, 12_003.0);
+    assert_eq!(b.load(1), 3);
+    drop((held, open));
+    shop.round(&mut a, 12_004.0);
+    shop.round(&mut b, 12_005.0);
+    assert_eq!(b.load(1), 0);
+}
+
+#[test]
+fn what_ran_long_ago_is_no_load_of_a_router_that_starts() {
+    let mut shop = Shop::default();
+    let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
+    let share = Share { units: 3, prefill_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
+    let _held = Reservation::new(a.fleet.replicas()[0].clone(), share, a.fleet.clock());
+    shop.round(&mut a, 0.0);
+    // somebody has kept it, and puts it back
+    (0..3).for_each(|n| _ = shop.round(&mut b, 100_000.0 + f64::from(n)));
+    assert_eq!(b.load(0), 0);
+    assert!(b.desk.take_counts().rejected[Rejected::Repeated as usize] > 0);
+}
+
+#[test]
+fn what_a_process_still_runs_that_has_stepped_back_is_load_for_all_but_the_one_that_follows_it() {
+    let mut shop = Shop::default();
+    let (mut old, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["x", "y"], "s"));
+    let mut new = Router::with(3, &["x", "y"], "s");
+    new.desk = new.desk.following(vec![1]);
+    let share = Share { units: 3, prefill_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
+    let held = Reservation::new(old.fleet.replicas()[0].clone(), share, old.fleet.clock());
+    let at_once = Thresholds { failures: 1, successes: 1 };
+    shop.round(&mut old, 0.0);
+    old.fleet.retire();
+    old.fleet.replicas()[1].observe(Observation::Failed(FenceReason::Timeout), at_once, 0.0);
+    for n in 1..9 {
+        [&mut old, &mut new, &mut b].into_iter().for_each(|router| _ = shop.round(router, 1000.0 * f64::from(n)));
+        // whom there is to ask it knows from its second round on
+        let loads = (b.load(0), new.load(0));
+        assert!(n == 1 || loads == (3, 0), "the one that follows is told by another way: {loads:?}");
+    }
+    assert!(b.fleet.suspects().now_or_never().is_none(), "what it no longer probes it says nothing of");
+    drop(held);
+    [&mut old, &mut new, &mut b].into_iter().for_each(|router| _ = shop.round(router, 9000.0));
+    assert_eq!(b.load(0), 0);
 }
 
 #[test]
@@ -168,37 +278,6 @@ fn a_fence_has_the_others_probe_once_and_fences_nobody_there() {
     shop.round(&mut a, 7.0);
     shop.round(&mut b, 8.0);
     assert!(b.fleet.suspects().now_or_never().is_some(), "it is another fence");
-}
-
-#[test]
-fn a_drain_is_everybodys_and_outlives_the_store() {
-    let mut shop = Shop::default();
-    let mut all = [Router::with(1, &["x", "y"], "s"), Router::with(2, &["y", "x"], "s"), Router::with(3, &["y"], "s")];
-    let mut now = 0.0;
-    let mut pass = |shop: &mut Shop, all: &mut [Router; 3]| {
-        for _ in 0..4 {
-            now += 600.0;
-            all.iter_mut().for_each(|router| _ = shop.round(router, now));
-        }
-    };
-    let drained = |router: &Router| {
-        router.fleet.replicas().iter().filter(|r| r.is_barred()).map(|r| r.name().to_owned()).collect::<Vec<_>>()
-    };
-    pass(&mut shop, &mut all);
-    all[0].fleet.replicas()[0].drain(true, 0.0);
-    pass(&mut shop, &mut all);
-    assert_eq!(all.each_ref().map(drained), [vec!["x".to_owned()], vec!["x".to_owned()], vec![]]);
-    // the store has forgotten everything
-    shop = Shop { next: shop.next, ..Shop::default() };
-    all.iter_mut().for_each(|router| router.desk.connected((0, 0), false));
-    pass(&mut shop, &mut all);
-    let mut late = Router::with(4, &["x"], "s");
-    shop.round(&mut late, 1e5);
-    assert_eq!(drained(&late), ["x"]);
-    // another one takes it back
-    all[1].fleet.replicas()[1].drain(false, 0.0);
-    pass(&mut shop, &mut all);
-    assert_eq!(all.each_ref().map(drained), [vec![], Vec::<String>::new(), vec![]]);
 }
 
 #[test]
@@ -230,58 +309,20 @@ fn what_a_group_did_not_write_changes_nothing_and_is_counted() {
 }
 
 #[test]
-fn a_full_store_and_a_full_channel_lose_things_which_shows_as_a_missing_number() {
+fn who_reads_the_store_sees_no_hash_of_a_prompt_or_a_name() {
     let mut shop = Shop::default();
-    let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
-    let open = a.claim(&[11], 0);
-    shop.round(&mut a, 0.0);
-    shop.round(&mut b, 0.0);
-    assert!(b.fleet.is_reading(&[11], ReplicaId(0)));
-    shop.is_full = true;
-    a.read(&[12], 0);
-    shop.round(&mut a, 1.0);
-    let counts = a.desk.take_counts();
-    assert_eq!((counts.published, counts.lost), (1, [0, 3]));
-    shop.is_full = false;
-    a.read(&[13], 0);
-    shop.round(&mut a, 2.0);
-    shop.round(&mut b, 2.0);
-    assert_eq!((b.holders(11), b.holders(12), b.holders(13)), (vec!["x".to_owned()], vec![], vec!["x".to_owned()]));
-    assert!(!b.fleet.is_reading(&[11], ReplicaId(0)), "what was open may have ended meanwhile");
-    drop(open);
-    // more than the channel takes, at once
-    (0..30).for_each(|n| a.read(&[100 + n], 0));
-    shop.round(&mut a, 3.0);
-    assert_eq!(a.desk.take_counts().lost, [1 + 30 * 3 - 64, 0]);
-    a.read(&[500], 0);
-    shop.round(&mut a, 4.0);
-    shop.round(&mut b, 4.0);
-    assert_eq!(b.holders(500), ["x"]);
-}
-
-#[test]
-fn what_cannot_be_read_at_all_is_left_out_in_the_end() {
-    let mut router = Router::with(1, &["x"], "s");
-    let mut asks_after = |end| {
-        router.desk.connected(end, false);
-        router.desk.outgoing(0.0, 0).after
-    };
-    assert_eq!([(7, 0); 4].map(&mut asks_after), [(0, 0), (0, 0), (7, 0), (7, 0)]);
-    assert_eq!(asks_after((9, 0)), (7, 0), "what comes later may be fine");
-}
-
-#[test]
-fn a_store_that_has_lost_its_stream_is_read_from_its_beginning() {
-    let mut shop = Shop { next: 100, ..Shop::default() };
-    let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
-    a.read(&[11], 0);
-    shop.round(&mut a, 0.0);
-    shop.round(&mut b, 0.0);
-    shop = Shop::default();
-    a.desk.connected((0, 0), false);
-    b.desk.connected((0, 0), false);
-    a.read(&[12], 0);
-    shop.round(&mut a, 1.0);
-    shop.round(&mut b, 1.0);
-    assert_eq!((b.holders(11), b.holders(12)), (vec!["x".to_owned()], vec!["x".to_owned()]));
+    let mut a = Router::with(1, &["x"], "s");
+    let keys = Keys::new(b"s", "g", 2048);
+    let chain = [0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00];
+    let _open = a.claim(&chain, 0);
+    a.fleet.replicas()[0].drain(true, 0.0);
+    (0..3).for_each(|n| _ = shop.round(&mut a, 600.0 * f64::from(n)));
+    let frames = shop.stream.iter().map(|(_, frame)| frame);
+    let frames: Vec<_> =
+        frames.chain(shop.live.values()).chain(shop.lore.values()).chain(shop.orders.values()).collect();
+    assert!(shop.stream.len() == 1 && shop.orders.len() == 1 && frames.len() == 4);
+    for secret in chain.into_iter().chain([keys.name("x")]) {
+        let bytes = secret.to_le_bytes();
+        assert!(!frames.iter().any(|frame| frame.windows(4).any(|part| part == &bytes[..4] || part == &bytes[4..])));
+    }
 }

@@ -19,8 +19,11 @@ pub(in crate::server) struct Snapshot {
     pub(in crate::server) fleet: FleetState,
     pub(in crate::server) counts: Counts,
     pub(in crate::server) history: HistoryState,
+    pub(in crate::server) routers: Vec<u64>,
+    /// Secrets before that one, by which it still knows ids.
+    pub(in crate::server) former: Vec<u64>,
 }
-pack::record!(Snapshot { secret, fleet, counts, history });
+pack::record!(Snapshot { secret, fleet, counts, history, routers, former });
 
 /// Where it comes from.
 #[derive(Clone)]
@@ -29,6 +32,8 @@ pub(in crate::server) struct Known {
     pub(in crate::server) metrics: Arc<Metrics>,
     pub(in crate::server) seen: Seen,
     pub(in crate::server) secret: u64,
+    /// What this process and those before it call themselves in their group.
+    pub(in crate::server) routers: Vec<u64>,
     /// What it has written down is in a file, and read from there.
     pub(in crate::server) guard: SpeculationGuard,
 }
@@ -52,7 +57,9 @@ impl Known {
         let history = self.seen.history.state();
         let counts = self.metrics.counts(&self.fleet);
         *told.0.lock() = Some(counts.clone());
-        pack::seal(&Snapshot { secret: self.secret, fleet: self.fleet.state(), counts, history })
+        let (secret, fleet, routers) = (self.secret, self.fleet.state(), self.routers.clone());
+        let former = self.fleet.pins().former().to_vec();
+        pack::seal(&Snapshot { secret, fleet, counts, history, routers, former })
     }
 
     /// What has been counted since the successor was told last, sealed; it is told now.

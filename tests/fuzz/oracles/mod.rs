@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "an oracle speaks by panicking")]
 
 mod canonical;
+mod cluster;
 mod config;
 mod dice;
 mod events;
@@ -17,5 +18,10 @@ mod tree;
 pub(crate) type Oracle = fn(&[u8]);
 
 /// Every target.
-pub(crate) const ALL: [(&str, Oracle); 4] =
-    [("request", request::check), ("sse", sse::check), ("canonical", canonical::check), ("config", config::check)];
+pub(crate) const ALL: [(&str, Oracle); 5] = [
+    ("request", request::check),
+    ("sse", sse::check),
+    ("canonical", canonical::check),
+    ("config", config::check),
+    ("cluster", cluster::check),
+];
