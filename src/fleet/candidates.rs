@@ -1,8 +1,8 @@
 //! The choice over the fleet: one pass that gathers what each replica is like right now, and the policies over it.
 //!
 //! Every replica is looked at for every request, so a look is a few loads: a row of numbers beside the lock of its work
-//! (see `work`), a few atomics, and what the walk over the index left for it. Nothing is locked but the residency,
-//! once for all. Which replicas are ones for the model was worked out before (see [`super::fits`]).
+//! (see `work`), a few atomics, and what the walk over the index left for it. Nothing is locked but the residency, once for
+//! all, and for a look-up what an engine that tells of its cache has told. Which replicas are ones for the model was worked out before (see [`super::fits`]).
 
 use super::replica::Replica;
 use super::selection::RouteKey;
@@ -16,6 +16,7 @@ use crate::policy::select::{Candidate, Decision};
 use crate::policy::{flight, hint, lane, slow_start};
 use crate::prefix::crowd::Session;
 use crate::prefix::residency::Residency;
+use crate::prefix::stored::Held;
 use crate::prefix::turns::Turn;
 use crate::types::ReplicaId;
 use smallvec::SmallVec;
@@ -37,8 +38,8 @@ pub(super) struct Seen<'a> {
     pub healthy: bool,
     /// Its share, if it has come back lately; else 1.
     pub share: f64,
-    /// Tokens of the turn before that it stores, if its engine tells.
-    pub stores: Option<u32>,
+    /// What it stores of the turn before, if its engine tells.
+    pub stores: Option<Held>,
 }
 
 /// What the index says of a prompt.
@@ -89,16 +90,23 @@ impl Overlaps<'_> {
     }
 
     /// What a replica is like at `now`, its health aside.
-    fn candidate(&self, r: &Replica, stores: Option<u32>, now: f64) -> Candidate {
-        let (id, believed) = (r.id, self.all[r.id.index()]);
-        let (overlap, tail) = stores.map_or_else(|| (believed, self.tail(id, believed)), |tokens| self.stored(tokens));
-        let confirmed = self.confirmed[id.index()];
+    fn candidate(&self, r: &Replica, stores: Option<Held>, now: f64) -> Candidate {
+        let (id, believed, confirmed) = (r.id, self.all[r.id.index()], self.confirmed[r.id.index()]);
+        let told = stores.map(|held| (self.stored(held.tokens), held.is_whole));
+        let (overlap, tail, confirmed) = match told {
+            // its engine has told of the turn before, and a prompt may go on beyond that
+            Some(((overlap, _), true)) if believed > overlap => {
+                (believed, self.tail(id, believed), confirmed.max(overlap))
+            }
+            Some(((overlap, tail), _)) => (overlap, tail, overlap),
+            None => (believed, self.tail(id, believed), confirmed),
+        };
         Candidate {
             id,
             healthy: true,
             overlap,
             tail,
-            confirmed: if stores.is_some() { overlap } else { confirmed },
+            confirmed,
             load: r.load(),
             prospect: Prospect { room: self.room(id, overlap), ..r.prospect(now) },
         }
@@ -170,10 +178,10 @@ impl Fleet {
         let share = |r: &Replica| slow_start::share(r.age(now), window);
         let print = key.previous.map(|place| place.print);
         // of few, as sessions stay where they are
-        let mut stored: SmallVec<[(ReplicaId, u32); 4]> = SmallVec::new();
+        let mut stored: SmallVec<[(ReplicaId, Held); 4]> = SmallVec::new();
         let seen = may_come.map(|replica| {
             let stores = replica.stores(print);
-            stored.extend(stores.map(|tokens| (replica.id, tokens)));
+            stored.extend(stores.map(|held| (replica.id, held)));
             Seen { replica, healthy: replica.takes_requests(), share: share(replica), stores }
         });
         let (mut candidates, mut back) = self.look(seen, key, chain, now);
@@ -183,7 +191,7 @@ impl Fleet {
         self.extend_trials(&mut candidates);
         if is_noting() {
             let share = |place: usize| back.iter().find(|(at, _)| *at == place).map_or(1.0, |(_, share)| *share);
-            let stores = |id| stored.iter().find(|(of, _)| *of == id).map(|(_, tokens)| *tokens);
+            let stores = |id| stored.iter().find(|(of, _)| *of == id).map(|(_, held)| *held);
             let told = |(place, c): (usize, &Candidate)| Told {
                 id: c.id,
                 healthy: c.healthy,
@@ -238,10 +246,15 @@ impl Fleet {
 #[cfg(test)]
 mod tests {
     use super::super::Rules;
+    use super::super::claim::ClaimGuard;
     use super::super::testing::spec;
     use super::*;
+    use crate::policy::cost::Tokens;
     use crate::policy::select::RouteRequest;
     use crate::policy::testing::{TURN, params};
+    use crate::prefix::fingerprint::{Ends, Place};
+    use crate::prefix::residency::{Served, Size};
+    use crate::prefix::stored::Stored;
     use crate::types::PolicyKind;
     use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
@@ -263,5 +276,30 @@ mod tests {
         let (emptied, other) = loads(3);
         assert_eq!(other, 3);
         assert!(emptied > 30, "{emptied}");
+    }
+
+    #[test]
+    fn what_is_stored_of_the_turn_before_bounds_that_turn_and_not_what_goes_on_beyond_it() {
+        let fleet = Arc::new(Fleet::new(vec![spec("a")], params(PolicyKind::Cost), 1 << 20));
+        let replica = &fleet.replicas()[0];
+        let chain: Arc<[u64]> = (1..=20).collect();
+        let previous = Some(Place { print: 7, blocks: 10 });
+        let size = Size { prompt: 10_240.0, block: 512.0, ends: Ends::default() };
+        ClaimGuard::new(&fleet, &chain, size, ReplicaId(0)).confirm();
+        let blocks: Vec<u64> = (0..320).collect();
+        replica.tell(|stored| stored.store(&blocks, None, 16)).unwrap();
+        let served = Served { prompt: 5120.0, cached: 0.0, output: 1.0 };
+        replica.relate((None, previous), (served, true), 0);
+        let tokens = Tokens { prompt: 10_240.0, block: 512.0, output: 1.0 };
+        let request = RouteRequest { blocks: 20, tokens, ..TURN };
+        let key = RouteKey { request, model: None, previous, session: None };
+        let seen = || fleet.candidates(fleet.replicas().iter(), &key, &chain)[0];
+        assert_eq!((seen().overlap, seen().confirmed), (20, 20), "it was sent before");
+        let evicted = |stored: &mut Stored| {
+            stored.remove(&[319, 318]);
+            Ok(())
+        };
+        replica.tell(evicted).unwrap();
+        assert_eq!((seen().overlap, seen().confirmed), (9, 9));
     }
 }

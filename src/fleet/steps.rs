@@ -18,6 +18,7 @@ use crate::policy::lane::Lane;
 use crate::policy::select::{Decision, Params, Reason};
 use crate::prefix::fingerprint::Ends;
 use crate::prefix::residency::Served;
+use crate::prefix::stored::Held;
 use crate::types::ReplicaId;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -165,8 +166,8 @@ pub struct Told {
     pub healthy: bool,
     /// Its share, if it has come back lately; see [`crate::policy::slow_start`].
     pub share: f64,
-    /// Tokens of the turn before that it stores, if its engine tells.
-    pub stores: Option<u32>,
+    /// What it stores of the turn before, if its engine tells.
+    pub stores: Option<Held>,
 }
 
 /// A request that got its place: what was to be placed, what was told, and where it went.

@@ -10,6 +10,7 @@ use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::{Params, Reason};
 use crate::prefix::fingerprint::{Ends, Place};
 use crate::prefix::residency::Served;
+use crate::prefix::stored::Held;
 use crate::types::{Basis, FlightMode, PolicyKind, ReplicaId, ShortPrompts};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -223,8 +224,13 @@ fn pool(f: &Fields<'_>) -> Result<Vec<Told>> {
     }
     for [id, tokens] in f.rows("stores")? {
         let (id, tokens) = (ReplicaId(number(id)?), number(tokens)?);
-        pool.iter_mut().filter(|told| told.id == id).for_each(|told| told.stores = Some(tokens));
+        pool.iter_mut()
+            .filter(|told| told.id == id)
+            .for_each(|told| told.stores = Some(Held { tokens, is_whole: false }));
     }
+    let whole = f.replicas("whole")?;
+    let held = pool.iter_mut().filter(|told| whole.contains(&told.id)).filter_map(|told| told.stores.as_mut());
+    held.for_each(|held| held.is_whole = true);
     Ok(pool)
 }
 
