@@ -4,8 +4,8 @@
 //! what was old is forgotten. So whatever was used stays known until as many others were used after it as a half holds,
 //! and nothing is sorted.
 //!
-//! Both halves are reserved at once and never grow: a process does not become larger for as long as they fill, and no
-//! request waits while a large table is copied into a larger one.
+//! Both halves are reserved at once and never grow: no request waits while a large table is copied into a larger one. The
+//! memory that they were given is used page by page as they fill.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
