@@ -4,13 +4,14 @@
 //! (see `work`), a few atomics, and what the walk over the index left for it. Nothing is locked but the residency, once for
 //! all, and for a look-up what an engine that tells of its cache has told. Which replicas are ones for the model was worked out before (see [`super::fits`]).
 
+use super::presumed::{home_of, suppose};
 use super::replica::Replica;
 use super::selection::RouteKey;
-use super::steps::{Told, is_noting, note_pool};
+use super::steps::{Told, is_noting, note_pool, note_presumed};
 use super::{Fleet, Tuning};
 use crate::policy::cost::Prospect;
 use crate::policy::estimate::Prior;
-use crate::policy::hint::rendezvous;
+use crate::policy::hint::{Hint, rendezvous};
 use crate::policy::room::Room;
 use crate::policy::select::{Candidate, Decision};
 use crate::policy::{flight, hint, lane, slow_start};
@@ -130,16 +131,24 @@ impl Fleet {
         key: &RouteKey<'_>,
         chain: &[u64],
     ) -> Option<Decision> {
-        let candidates = self.candidates(pool, key, chain);
+        let mut candidates = self.candidates(pool, key, chain);
         let replicas = self.replicas();
-        self.rank(key, &candidates, |key, id| rendezvous(key, replicas.at(id).map_or(0, |r| r.name_hash)))
+        let weight = |key, id| rendezvous(key, replicas.at(id).map_or(0, |r| r.name_hash));
+        let presumed = self.presume(key, &candidates, weight);
+        if let Some(presumed) = presumed {
+            suppose(&mut candidates, presumed, key.previous);
+            note_presumed(presumed);
+        }
+        self.rank(key, &candidates, presumed, weight)
     }
 
-    /// The same among candidates; `weight` is that of a replica for a session that has no home.
+    /// The same among candidates. The session is `presumed` to be at one of them, if that is not known; `weight` is that
+    /// of a replica for a session that has no home.
     pub(super) fn rank(
         &self,
         key: &RouteKey<'_>,
         candidates: &[Candidate],
+        presumed: Option<ReplicaId>,
         weight: impl Fn(u64, ReplicaId) -> u64,
     ) -> Option<Decision> {
         let request = key.request;
@@ -148,7 +157,11 @@ impl Fleet {
         let replicas = self.replicas();
         let in_lane = |id| replicas.at(id).is_some_and(|r| r.spec.role.in_lane);
         let lane = rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
-        let session = key.session.map(|session| (session, self.hints.home(session.key)));
+        let at_home = |session: Hint| match presumed {
+            Some(replica) => home_of(session, replica),
+            None => (session, self.hints.home(session.key)),
+        };
+        let session = key.session.map(at_home);
         lane::choose(request, candidates, params, lane, |group| {
             let decision = flight::choose(request, group, params)?;
             Some(match session {
@@ -197,6 +210,7 @@ impl Fleet {
                 healthy: c.healthy,
                 share: share(place),
                 stores: stores(c.id),
+                presumed: false,
             };
             note_pool(candidates.iter().enumerate().map(told));
         }

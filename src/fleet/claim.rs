@@ -3,6 +3,7 @@
 
 use super::Fleet;
 use super::landing::Landing;
+use super::presumed::is_strange;
 use super::sharing::{Claimed, Learned};
 use super::steps::{Change, Hold, note};
 use crate::policy::hint::Hint;
@@ -33,6 +34,8 @@ pub struct ClaimGuard {
     returned: Option<(Hint, f64)>,
     /// Whose it is.
     request: u64,
+    /// Whether its session's last turn went by way of another router.
+    is_strange: bool,
     /// Batches of events that its engine had sent before.
     batches: u64,
     /// Whether another router has made it, which tells of it.
@@ -57,7 +60,12 @@ impl ClaimGuard {
 
     /// The same for one that another router has made.
     pub(super) fn heard(fleet: &Arc<Fleet>, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> Self {
-        let claimed = (!chain.is_empty()).then(|| fleet.residency.write().claim(chain, size, replica));
+        let mut strange = false;
+        let claimed = (!chain.is_empty()).then(|| {
+            let mut residency = fleet.residency.write();
+            strange = is_strange(&residency, size.ends.previous);
+            residency.claim(chain, size, replica)
+        });
         let (claim, belief) = claimed.unzip();
         ClaimGuard {
             fleet: fleet.clone(),
@@ -72,6 +80,7 @@ impl ClaimGuard {
             session: None,
             returned: None,
             request: 0,
+            is_strange: strange,
             batches: fleet.replica(replica).map_or(0, |replica| replica.batches().saturating_sub(LATE)),
             is_heard: true,
         }
@@ -140,6 +149,9 @@ impl ClaimGuard {
         self.note_step(Hold::Served(served));
         self.share(|number| Learned::Served(number, served));
         self.fleet.report(self.replica, &self.belief, served);
+        if self.is_strange && !self.is_heard {
+            self.fleet.presuming.learn(&self.size, &self.belief, served);
+        }
         if let Some(replica) = self.fleet.replica(self.replica) {
             replica.relate((self.size.ends.previous, self.size.ends.own), (served, self.is_repeated), self.batches);
         }

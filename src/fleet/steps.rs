@@ -168,6 +168,8 @@ pub struct Told {
     pub share: f64,
     /// What it stores of the turn before, if its engine tells.
     pub stores: Option<Held>,
+    /// Whether its session is presumed to be there; see [`crate::policy::presumption`].
+    pub presumed: bool,
 }
 
 /// A request that got its place: what was to be placed, what was told, and where it went.
@@ -303,6 +305,16 @@ pub(super) fn note_pool(pool: impl Iterator<Item = Told>) {
     NOTES.with_borrow_mut(|notes| {
         if let Some(notes) = notes {
             notes.pool = pool.collect();
+        }
+    });
+}
+
+/// It presumes its session to be at one of these.
+pub(super) fn note_presumed(replica: ReplicaId) {
+    NOTES.with_borrow_mut(|notes| {
+        let told = notes.iter_mut().flat_map(|notes| &mut notes.pool).find(|told| told.id == replica);
+        if let Some(told) = told {
+            told.presumed = true;
         }
     });
 }

@@ -157,6 +157,7 @@ impl Scribe {
         let stores = c.pool.iter().filter_map(|told| Some((told.id, told.stores?)));
         row.list("stores", stores.clone().map(|(id, held)| format!("[{id},{}]", held.tokens)));
         row.list("whole", stores.filter(|(_, held)| held.is_whole).map(|(id, _)| id));
+        row.plain("presumed", OrNull(c.pool.iter().find(|told| told.presumed).map(|told| told.id)));
         row.plain("picked", OrNull(c.spared.picked));
         row.plain("failed", OrNull(c.spared.failed));
         row.list("refusing", c.spared.refusing.iter());

@@ -209,7 +209,7 @@ fn pool(f: &Fields<'_>) -> Result<Vec<Told>> {
     for part in f.text("pool")?.split(',').filter(|part| !part.is_empty()) {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let ids = number::<u16>(from.as_bytes())?..=number(to.as_bytes())?;
-        pool.extend(ids.map(|id| Told { id: ReplicaId(id), healthy: true, share: 1.0, stores: None }));
+        pool.extend(ids.map(|id| Told { id: ReplicaId(id), healthy: true, share: 1.0, stores: None, presumed: false }));
         if pool.len() > MOST_MEMBERS {
             return Err(missing("pool"));
         }
@@ -231,6 +231,8 @@ fn pool(f: &Fields<'_>) -> Result<Vec<Told>> {
     let whole = f.replicas("whole")?;
     let held = pool.iter_mut().filter(|told| whole.contains(&told.id)).filter_map(|told| told.stores.as_mut());
     held.for_each(|held| held.is_whole = true);
+    let presumed = f.maybe("presumed")?.map(ReplicaId);
+    pool.iter_mut().for_each(|told| told.presumed = Some(told.id) == presumed);
     Ok(pool)
 }
 

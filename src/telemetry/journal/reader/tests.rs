@@ -21,8 +21,13 @@ fn pools() -> impl Strategy<Value = Vec<Told>> {
             healthy: told.0,
             share: told.1.unwrap_or(1.0),
             stores: told.2,
+            presumed: false,
         };
-        all.into_iter().map(told).collect()
+        let mut all: Vec<_> = all.into_iter().map(told).collect();
+        if let Some(told) = all.iter_mut().find(|told| told.id.0 % 3 == 0) {
+            told.presumed = true;
+        }
+        all
     })
 }
 
