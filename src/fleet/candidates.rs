@@ -58,6 +58,7 @@ struct Overlaps<'a> {
     session: Option<Session>,
     /// The turn before, and after how many blocks it ended.
     before: Option<(Turn, u32)>,
+    ended: u32,
 }
 
 impl Overlaps<'_> {
@@ -93,9 +94,9 @@ impl Overlaps<'_> {
     /// What a replica is like at `now`, its health aside.
     fn candidate(&self, r: &Replica, stores: Option<Held>, now: f64) -> Candidate {
         let (id, believed, confirmed) = (r.id, self.all[r.id.index()], self.confirmed[r.id.index()]);
-        let told = stores.map(|held| (self.stored(held.tokens), held.is_whole));
+        let told = stores.map(|held| (self.stored(held.tokens), held.is_whole && believed > self.ended));
         let (overlap, tail, confirmed) = match told {
-            // its engine has told of the turn before, and a prompt may go on beyond that
+            // somebody has gone on where the turn before ended, of which its engine has told
             Some(((overlap, _), true)) if believed > overlap => {
                 (believed, self.tail(id, believed), confirmed.max(overlap))
             }
@@ -252,8 +253,9 @@ impl Fleet {
         let mut confirmed = all.clone();
         residency.confirmed(chain, &mut confirmed);
         let blocks = u32::try_from(chain.len()).unwrap_or(u32::MAX);
-        let before = residency.turn(key.previous).zip(key.previous.map(|place| place.blocks));
-        Overlaps { residency, all, confirmed, block, blocks, prompt, session, before }
+        let ended = key.previous.map_or(0, |place| place.blocks);
+        let before = residency.turn(key.previous).map(|turn| (turn, ended));
+        Overlaps { residency, all, confirmed, block, blocks, prompt, session, before, ended }
     }
 }
 
@@ -299,7 +301,7 @@ mod tests {
         let chain: Arc<[u64]> = (1..=20).collect();
         let previous = Some(Place { print: 7, blocks: 10 });
         let size = Size { prompt: 10_240.0, block: 512.0, ends: Ends::default() };
-        ClaimGuard::new(&fleet, &chain, size, ReplicaId(0)).confirm();
+        ClaimGuard::new(&fleet, &chain[..10].into(), size, ReplicaId(0)).confirm();
         let blocks: Vec<u64> = (0..320).collect();
         replica.tell(|stored| stored.store(&blocks, None, 16)).unwrap();
         let served = Served { prompt: 5120.0, cached: 0.0, output: 1.0 };
@@ -308,6 +310,11 @@ mod tests {
         let request = RouteRequest { blocks: 20, tokens, ..TURN };
         let key = RouteKey { request, model: None, previous, session: None };
         let seen = || fleet.candidates(fleet.replicas().iter(), &key, &chain)[0];
+        // of the turn before its account is exact, and the tokens of its blocks are an estimate
+        let rough = RouteRequest { tokens: Tokens { block: 600.0, ..tokens }, ..request };
+        let held = fleet.candidates(fleet.replicas().iter(), &RouteKey { request: rough, ..key }, &chain)[0];
+        assert!((f64::from(held.overlap) * 600.0 + held.tail - 5120.0).abs() < 1.0, "{held:?}");
+        ClaimGuard::new(&fleet, &chain, size, ReplicaId(0)).confirm();
         assert_eq!((seen().overlap, seen().confirmed), (20, 20), "it was sent before");
         let evicted = |stored: &mut Stored| {
             stored.remove(&[319, 318]);
