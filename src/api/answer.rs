@@ -26,6 +26,8 @@ pub struct Usage {
     pub cached: Option<u64>,
     /// Generated tokens.
     pub completion: Option<u64>,
+    /// Of these, reasoning.
+    pub reasoning: Option<u64>,
 }
 
 /// How far a streamed answer has come.
@@ -148,6 +150,7 @@ impl Usage {
             prompt: self.prompt.or(other.prompt),
             cached: self.cached.or(other.cached),
             completion: self.completion.or(other.completion),
+            reasoning: self.reasoning.or(other.reasoning),
         }
     }
 }

@@ -12,8 +12,10 @@ const PORTS: std::ops::RangeInclusive<u32> = 1..=65_535;
 settings! {
     /// Where engines tell what their KV caches store and evict (vLLM: --kv-events-config; SGLang: the same), so that what is
     /// evicted is known and not guessed. Nothing is listened to where all of these are null. Whoever may publish here can
-    /// make ramjet believe what it likes of a cache, which costs hits and no more. It takes about 40 bytes of memory for each
-    /// block that an engine stores; one that stores more than 262,144 is not followed.
+    /// make ramjet believe what it likes of a cache, which costs hits; whoever reaches bind can also hold all connections,
+    /// of which there are four for each replica and 16 more, each with up to 16 MiB of a message. It takes about 40 bytes
+    /// of memory for each block that an engine stores; one that stores more than 262,144 is not followed until it connects
+    /// anew.
     pub struct KvEvents {
         /// The port on each engine's own host where it publishes ("endpoint": "tcp://*:5557"). A data-parallel rank's is that
         /// of rank 0 plus its number.

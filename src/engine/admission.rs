@@ -48,7 +48,8 @@ const VERSIONS: [(&str, &str); 4] =
 
 /// How often it is looked whether an engine is to be asked again.
 const LOOK: Duration = Duration::from_millis(500);
-/// The least time between two questions while an engine does not say who it is, or ends every watch.
+/// The least time between two questions while an engine does not say who it is, ends every watch, or is doubted again and
+/// again.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Whose engine has closed so many silent connections has the habit.
 const HABIT: u32 = 2;
@@ -158,6 +159,8 @@ impl Admission {
     async fn watch(&self, replica: &Replica) {
         // watches that their engine has ended although it was the same one afterwards
         let mut closed = 0;
+        // when a doubt was followed at once the last time
+        let mut hurried: Option<Instant> = None;
         loop {
             let began = Instant::now();
             let silent = self.begin_watch(replica).await;
@@ -177,7 +180,10 @@ impl Admission {
                 None => None,
             };
             closed += u32::from(has_ended == Some(true));
-            if has_ended != Some(false) || !is_same {
+            let may_hurry = hurried.is_none_or(|at| at.elapsed() >= PAUSE);
+            if has_ended == Some(false) && is_same && may_hurry {
+                hurried = Some(Instant::now());
+            } else {
                 sleep(PAUSE.saturating_sub(began.elapsed())).await;
             }
         }

@@ -38,8 +38,8 @@ const REPLAYING: Duration = Duration::from_secs(5);
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
 /// How often it is looked whether an engine has moved.
 const LOOK: Duration = Duration::from_millis(500);
-/// Connections of engines that are open at a time.
-const MOST: usize = 1024;
+/// Connections of engines that are open at a time: so many for each replica, and some.
+const MOST: (usize, usize) = (4, 16);
 
 /// Listens to the engines of replicas that publish KV events.
 pub struct KvEvents {
@@ -72,7 +72,7 @@ impl KvEvents {
         let mut open = FuturesUnordered::new();
         loop {
             tokio::select! {
-                accepted = listener.accept(), if open.len() < MOST => match accepted {
+                accepted = listener.accept(), if open.len() < MOST.0 * self.fleet.members().len() + MOST.1 => match accepted {
                     Ok((stream, _)) => open.push(self.listen_to(stream)),
                     // no file descriptor is left, for example
                     Err(_) => sleep(LOOK).await,
@@ -85,9 +85,8 @@ impl KvEvents {
     /// Listens to an engine that has connected.
     async fn listen_to(&self, mut stream: TcpStream) {
         let mut publisher = Publisher::default();
-        let of = |topic: &[u8], rank: Option<u32>| {
-            self.fleet.members().iter().find(|r| is_meant(r, Some(topic), rank)).cloned()
-        };
+        let of =
+            |topic: &[u8], ranks: Ranks| self.fleet.members().iter().find(|r| is_meant(r, Some(topic), ranks)).cloned();
         if opened(&mut stream).await.is_ok() {
             let _ended: io::Result<()> = publisher.listen(&self.fleet, &mut stream, of).await;
         }
@@ -114,13 +113,17 @@ impl BackgroundService for KvEvents {
     }
 }
 
-/// Whether `replica` is the one that a batch is about: of this topic, where engines connect, and of this rank.
-fn is_meant(replica: &Replica, topic: Option<&[u8]>, rank: Option<u32>) -> bool {
+/// The rank that a batch names, and the first one that its connection has named.
+type Ranks = Option<(u32, u32)>;
+
+/// Whether `replica` is the one that a batch is about: of this topic, where engines connect, and of this rank. A replica
+/// without one is an engine whose rank need not be known here; of one that shares its requests out among ranks itself,
+/// nobody knows which one holds a prompt.
+fn is_meant(replica: &Replica, topic: Option<&[u8]>, ranks: Ranks) -> bool {
     let role = &replica.spec.role;
     let is_topic =
         topic.is_none() || role.events.as_ref().is_some_and(|e| e.topic.as_deref().map(str::as_bytes) == topic);
-    // of an engine that shares its requests out among ranks itself, nobody knows which one holds a prompt
-    is_topic && rank.is_none_or(|rank| rank == role.rank.unwrap_or(0))
+    is_topic && ranks.is_none_or(|(rank, first)| rank == role.rank.unwrap_or(first))
 }
 
 /// Connects to a replica's engine again and again.
@@ -129,7 +132,7 @@ async fn follow(fleet: &Fleet, replica: Arc<Replica>) {
     loop {
         let mut publisher = Publisher::default();
         if let Some(address) = replica.address() {
-            let of = |_: &[u8], rank| is_meant(&replica, None, rank).then(|| replica.clone());
+            let of = |_: &[u8], ranks| is_meant(&replica, None, ranks).then(|| replica.clone());
             let listening = async {
                 let mut stream = connect(&replica, address, false).await?;
                 publisher.listen(fleet, &mut stream, of).await
@@ -189,7 +192,11 @@ async fn opened(stream: &mut TcpStream) -> io::Result<()> {
 /// An engine, as far as it was listened to.
 #[derive(Default)]
 struct Publisher {
+    /// Its connection.
+    teller: Arc<()>,
     sequence: Sequence,
+    /// The first rank that it named.
+    rank: Option<u32>,
     /// Whom it told something of.
     told: Option<Arc<Replica>>,
 }
@@ -200,20 +207,25 @@ impl Publisher {
         &mut self,
         fleet: &Fleet,
         stream: &mut TcpStream,
-        of: impl Fn(&[u8], Option<u32>) -> Option<Arc<Replica>>,
+        of: impl Fn(&[u8], Ranks) -> Option<Arc<Replica>>,
     ) -> io::Result<()> {
         loop {
             let parts = zmtp::next(stream).await?;
             let [topic, number, payload] = parts.as_slice() else { continue };
-            let Ok(number) = <[u8; 8]>::try_from(number.as_slice()) else { continue };
+            let Ok(number) = <[u8; 8]>::try_from(number.as_slice()).map(u64::from_be_bytes) else { continue };
+            let step = self.sequence.step(number);
             let batch = batch::read(payload);
-            let rank = batch.as_ref().ok().and_then(|batch| batch.rank);
-            let Some(replica) = of(topic, rank).or_else(|| self.told.clone()) else { continue };
-            self.told = Some(replica.clone());
-            match self.sequence.step(u64::from_be_bytes(number)) {
+            let Some(replica) = self.meant(topic, &batch, &of) else {
+                if let Some(passed) = of(topic, None) {
+                    passed.was_told(Heard::Other, 1);
+                }
+                continue;
+            };
+            self.tells(&replica);
+            match step {
                 Step::Follows => {}
                 Step::Anew => replica.tells_no_longer(Loss::Anew),
-                Step::Missing(from) => catch_up(&replica, from, u64::from_be_bytes(number)).await,
+                Step::Missing(from) => catch_up(&replica, from, number).await,
             }
             // what is repeated is of long ago
             if batch.as_ref().is_ok_and(|batch| batch.events.contains(&Event::Cleared)) {
@@ -223,9 +235,29 @@ impl Publisher {
         }
     }
 
+    /// Whom a batch is about; one that cannot be read is about whom the last one was.
+    fn meant(
+        &mut self,
+        topic: &[u8],
+        batch: &Result<Batch, batch::Malformed>,
+        of: &impl Fn(&[u8], Ranks) -> Option<Arc<Replica>>,
+    ) -> Option<Arc<Replica>> {
+        let Ok(batch) = batch else { return self.told.clone().or_else(|| of(topic, None)) };
+        of(topic, batch.rank.map(|rank| (rank, *self.rank.get_or_insert(rank))))
+    }
+
+    /// It tells of this replica from now on.
+    fn tells(&mut self, replica: &Arc<Replica>) {
+        let before = self.told.replace(replica.clone());
+        if let Some(before) = before.filter(|before| !Arc::ptr_eq(before, replica)) {
+            before.hangs_up(&self.teller);
+        }
+        replica.is_told_by(&self.teller);
+    }
+
     /// What it told is not to be relied on any more; whether it told anything.
     fn has_ended(self) -> bool {
-        self.told.inspect(|replica| replica.tells_no_longer(Loss::Ended)).is_some()
+        self.told.inspect(|replica| replica.hangs_up(&self.teller)).is_some()
     }
 }
 

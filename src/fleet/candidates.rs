@@ -1,21 +1,23 @@
 //! The choice over the fleet: one pass that gathers what each replica is like right now, and the policies over it.
 //!
 //! Every replica is looked at for every request, so a look is a few loads: a row of numbers beside the lock of its work
-//! (see `work`), a few atomics, and what the walk over the index left for it. Nothing is locked but the residency,
-//! once for all. Which replicas are ones for the model was worked out before (see [`super::fits`]).
+//! (see `work`), a few atomics, and what the walk over the index left for it. Nothing is locked but the residency, once for
+//! all, and for a look-up what an engine that tells of its cache has told. Which replicas are ones for the model was worked out before (see [`super::fits`]).
 
+use super::presumed::{home_of, suppose};
 use super::replica::Replica;
 use super::selection::RouteKey;
-use super::steps::{Told, is_noting, note_pool};
+use super::steps::{Told, is_noting, note_pool, note_presumed};
 use super::{Fleet, Tuning};
 use crate::policy::cost::Prospect;
 use crate::policy::estimate::Prior;
-use crate::policy::hint::rendezvous;
+use crate::policy::hint::{Hint, rendezvous};
 use crate::policy::room::Room;
 use crate::policy::select::{Candidate, Decision};
 use crate::policy::{flight, hint, lane, slow_start};
 use crate::prefix::crowd::Session;
 use crate::prefix::residency::Residency;
+use crate::prefix::stored::Held;
 use crate::prefix::turns::Turn;
 use crate::types::ReplicaId;
 use smallvec::SmallVec;
@@ -37,8 +39,8 @@ pub(super) struct Seen<'a> {
     pub healthy: bool,
     /// Its share, if it has come back lately; else 1.
     pub share: f64,
-    /// Tokens of the turn before that it stores, if its engine tells.
-    pub stores: Option<u32>,
+    /// What it stores of the turn before, if its engine tells.
+    pub stores: Option<Held>,
 }
 
 /// What the index says of a prompt.
@@ -56,6 +58,7 @@ struct Overlaps<'a> {
     session: Option<Session>,
     /// The turn before, and after how many blocks it ended.
     before: Option<(Turn, u32)>,
+    ended: u32,
 }
 
 impl Overlaps<'_> {
@@ -89,16 +92,23 @@ impl Overlaps<'_> {
     }
 
     /// What a replica is like at `now`, its health aside.
-    fn candidate(&self, r: &Replica, stores: Option<u32>, now: f64) -> Candidate {
-        let (id, believed) = (r.id, self.all[r.id.index()]);
-        let (overlap, tail) = stores.map_or_else(|| (believed, self.tail(id, believed)), |tokens| self.stored(tokens));
-        let confirmed = self.confirmed[id.index()];
+    fn candidate(&self, r: &Replica, stores: Option<Held>, now: f64) -> Candidate {
+        let (id, believed, confirmed) = (r.id, self.all[r.id.index()], self.confirmed[r.id.index()]);
+        let told = stores.map(|held| (self.stored(held.tokens), held.is_whole && believed > self.ended));
+        let (overlap, tail, confirmed) = match told {
+            // somebody has gone on where the turn before ended, of which its engine has told
+            Some(((overlap, _), true)) if believed > overlap => {
+                (believed, self.tail(id, believed), confirmed.max(overlap))
+            }
+            Some(((overlap, tail), _)) => (overlap, tail, overlap),
+            None => (believed, self.tail(id, believed), confirmed),
+        };
         Candidate {
             id,
             healthy: true,
             overlap,
             tail,
-            confirmed: if stores.is_some() { overlap } else { confirmed },
+            confirmed,
             load: r.load(),
             prospect: Prospect { room: self.room(id, overlap), ..r.prospect(now) },
         }
@@ -122,16 +132,24 @@ impl Fleet {
         key: &RouteKey<'_>,
         chain: &[u64],
     ) -> Option<Decision> {
-        let candidates = self.candidates(pool, key, chain);
+        let mut candidates = self.candidates(pool, key, chain);
         let replicas = self.replicas();
-        self.rank(key, &candidates, |key, id| rendezvous(key, replicas.at(id).map_or(0, |r| r.name_hash)))
+        let weight = |key, id| rendezvous(key, replicas.at(id).map_or(0, |r| r.name_hash));
+        let presumed = self.presume(key, &candidates, weight);
+        if let Some(presumed) = presumed {
+            suppose(&mut candidates, presumed, key.previous);
+            note_presumed(presumed);
+        }
+        self.rank(key, &candidates, presumed, weight)
     }
 
-    /// The same among candidates; `weight` is that of a replica for a session that has no home.
+    /// The same among candidates. The session is `presumed` to be at one of them, if that is not known; `weight` is that
+    /// of a replica for a session that has no home.
     pub(super) fn rank(
         &self,
         key: &RouteKey<'_>,
         candidates: &[Candidate],
+        presumed: Option<ReplicaId>,
         weight: impl Fn(u64, ReplicaId) -> u64,
     ) -> Option<Decision> {
         let mut request = key.request;
@@ -140,7 +158,11 @@ impl Fleet {
         let replicas = self.replicas();
         let in_lane = |id| replicas.at(id).is_some_and(|r| r.spec.role.in_lane);
         let lane = rules.lane.as_ref().map(|lane| (lane, &in_lane as _));
-        let session = key.session.map(|session| (session, self.hints.home(session.key)));
+        let at_home = |session: Hint| match presumed {
+            Some(replica) => home_of(session, replica),
+            None => (session, self.hints.home(session.key)),
+        };
+        let session = key.session.map(at_home);
         if let Some((_, None)) = session {
             request.tokens.turns = self.hints.turns(self.clock.now());
         }
@@ -173,10 +195,10 @@ impl Fleet {
         let share = |r: &Replica| slow_start::share(r.age(now), window);
         let print = key.previous.map(|place| place.print);
         // of few, as sessions stay where they are
-        let mut stored: SmallVec<[(ReplicaId, u32); 4]> = SmallVec::new();
+        let mut stored: SmallVec<[(ReplicaId, Held); 4]> = SmallVec::new();
         let seen = may_come.map(|replica| {
             let stores = replica.stores(print);
-            stored.extend(stores.map(|tokens| (replica.id, tokens)));
+            stored.extend(stores.map(|held| (replica.id, held)));
             Seen { replica, healthy: replica.takes_requests(), share: share(replica), stores }
         });
         let (mut candidates, mut back) = self.look(seen, key, chain, now);
@@ -186,12 +208,13 @@ impl Fleet {
         self.extend_trials(&mut candidates);
         if is_noting() {
             let share = |place: usize| back.iter().find(|(at, _)| *at == place).map_or(1.0, |(_, share)| *share);
-            let stores = |id| stored.iter().find(|(of, _)| *of == id).map(|(_, tokens)| *tokens);
+            let stores = |id| stored.iter().find(|(of, _)| *of == id).map(|(_, held)| *held);
             let told = |(place, c): (usize, &Candidate)| Told {
                 id: c.id,
                 healthy: c.healthy,
                 share: share(place),
                 stores: stores(c.id),
+                presumed: false,
             };
             note_pool(candidates.iter().enumerate().map(told));
         }
@@ -233,18 +256,24 @@ impl Fleet {
         let mut confirmed = all.clone();
         residency.confirmed(chain, &mut confirmed);
         let blocks = u32::try_from(chain.len()).unwrap_or(u32::MAX);
-        let before = residency.turn(key.previous).zip(key.previous.map(|place| place.blocks));
-        Overlaps { residency, all, confirmed, block, blocks, prompt, session, before }
+        let ended = key.previous.map_or(0, |place| place.blocks);
+        let before = residency.turn(key.previous).map(|turn| (turn, ended));
+        Overlaps { residency, all, confirmed, block, blocks, prompt, session, before, ended }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Rules;
+    use super::super::claim::ClaimGuard;
     use super::super::testing::spec;
     use super::*;
+    use crate::policy::cost::Tokens;
     use crate::policy::select::RouteRequest;
     use crate::policy::testing::{TURN, params};
+    use crate::prefix::fingerprint::{Ends, Place};
+    use crate::prefix::residency::{Served, Size};
+    use crate::prefix::stored::Stored;
     use crate::types::PolicyKind;
     use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
@@ -266,5 +295,35 @@ mod tests {
         let (emptied, other) = loads(3);
         assert_eq!(other, 3);
         assert!(emptied > 30, "{emptied}");
+    }
+
+    #[test]
+    fn what_is_stored_of_the_turn_before_bounds_that_turn_and_not_what_goes_on_beyond_it() {
+        let fleet = Arc::new(Fleet::new(vec![spec("a")], params(PolicyKind::Cost), 1 << 20));
+        let replica = &fleet.replicas()[0];
+        let chain: Arc<[u64]> = (1..=20).collect();
+        let previous = Some(Place { print: 7, blocks: 10 });
+        let size = Size { prompt: 10_240.0, block: 512.0, ends: Ends::default() };
+        ClaimGuard::new(&fleet, &chain[..10].into(), size, ReplicaId(0)).confirm();
+        let blocks: Vec<u64> = (0..320).collect();
+        replica.tell(|stored| stored.store(&blocks, None, 16)).unwrap();
+        let served = Served { prompt: 5120.0, cached: 0.0, output: 1.0 };
+        replica.relate((None, previous), (served, true), 0);
+        let tokens = Tokens { prompt: 10_240.0, block: 512.0, output: 1.0, turns: 0.0 };
+        let request = RouteRequest { blocks: 20, tokens, ..TURN };
+        let key = RouteKey { request, model: None, previous, session: None };
+        let seen = || fleet.candidates(fleet.replicas().iter(), &key, &chain)[0];
+        // of the turn before its account is exact, and the tokens of its blocks are an estimate
+        let rough = RouteRequest { tokens: Tokens { block: 600.0, ..tokens }, ..request };
+        let held = fleet.candidates(fleet.replicas().iter(), &RouteKey { request: rough, ..key }, &chain)[0];
+        assert!((f64::from(held.overlap) * 600.0 + held.tail - 5120.0).abs() < 1.0, "{held:?}");
+        ClaimGuard::new(&fleet, &chain, size, ReplicaId(0)).confirm();
+        assert_eq!((seen().overlap, seen().confirmed), (20, 20), "it was sent before");
+        let evicted = |stored: &mut Stored| {
+            stored.remove(&[319, 318]);
+            Ok(())
+        };
+        replica.tell(evicted).unwrap();
+        assert_eq!((seen().overlap, seen().confirmed), (9, 9));
     }
 }

@@ -3,6 +3,7 @@
 
 use super::Fleet;
 use super::landing::Landing;
+use super::presumed::is_strange;
 use super::sharing::{Claimed, Learned};
 use super::steps::{Change, Hold, note};
 use crate::policy::hint::Hint;
@@ -20,8 +21,9 @@ pub struct ClaimGuard {
     claim: Option<Claim>,
     /// Until the request is over.
     stay: Option<Claim>,
-    /// Tokens of its answer.
+    /// Tokens of its answer, and whether the next turn has it as it was.
     generated: f64,
+    is_repeated: bool,
     belief: Belief,
     size: Size,
     /// Whether the turn is still to be noted.
@@ -32,12 +34,16 @@ pub struct ClaimGuard {
     returned: Option<(Hint, f64)>,
     /// Whose it is.
     request: u64,
+    /// Whether its session's last turn went by way of another router.
+    is_strange: bool,
     /// Batches of events that its engine had sent before.
     batches: u64,
     /// Whether another router has made it, which tells of it.
     is_heard: bool,
 }
 
+/// Batches of events that may come before another router's word of what they are about.
+const LATE: u64 = 32;
 /// The least share of the prompt before that the index must not know, and so many tokens, to tell what a home is worth.
 const UNKNOWN: (f64, f64) = (0.25, 1024.0);
 
@@ -46,6 +52,7 @@ impl ClaimGuard {
     pub fn new(fleet: &Arc<Fleet>, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> Self {
         let mut guard = Self::heard(fleet, chain, size, replica);
         guard.is_heard = false;
+        guard.batches = fleet.replica(replica).map_or(0, |replica| replica.batches());
         let claimed = |number| Claimed { number, replica, chain: chain.clone(), size };
         guard.share(|number| Learned::Claimed(Box::new(claimed(number))));
         guard
@@ -53,13 +60,19 @@ impl ClaimGuard {
 
     /// The same for one that another router has made.
     pub(super) fn heard(fleet: &Arc<Fleet>, chain: &Arc<[u64]>, size: Size, replica: ReplicaId) -> Self {
-        let claimed = (!chain.is_empty()).then(|| fleet.residency.write().claim(chain, size, replica));
+        let mut strange = false;
+        let claimed = (!chain.is_empty()).then(|| {
+            let mut residency = fleet.residency.write();
+            strange = is_strange(&residency, size.ends.previous);
+            residency.claim(chain, size, replica)
+        });
         let (claim, belief) = claimed.unzip();
         ClaimGuard {
             fleet: fleet.clone(),
             replica,
             stay: claim,
             generated: 0.0,
+            is_repeated: true,
             claim,
             belief: belief.unwrap_or_default(),
             size,
@@ -67,7 +80,8 @@ impl ClaimGuard {
             session: None,
             returned: None,
             request: 0,
-            batches: fleet.replica(replica).map_or(0, |replica| replica.batches()),
+            is_strange: strange,
+            batches: fleet.replica(replica).map_or(0, |replica| replica.batches().saturating_sub(LATE)),
             is_heard: true,
         }
     }
@@ -135,8 +149,11 @@ impl ClaimGuard {
         self.note_step(Hold::Served(served));
         self.share(|number| Learned::Served(number, served));
         self.fleet.report(self.replica, &self.belief, served);
+        if self.is_strange && !self.is_heard {
+            self.fleet.presuming.learn(&self.size, &self.belief, served);
+        }
         if let Some(replica) = self.fleet.replica(self.replica) {
-            replica.relate((self.size.ends.previous, self.size.ends.own), served, self.batches);
+            replica.relate((self.size.ends.previous, self.size.ends.own), (served, self.is_repeated), self.batches);
         }
         let Some((session, before)) = self.returned else { return };
         let (held, _) = self.belief.tokens();
@@ -146,12 +163,14 @@ impl ClaimGuard {
         }
     }
 
-    /// It was answered; prompt and answer had so many tokens.
+    /// It was answered; prompt and answer had so many tokens. Once more with fewer tokens of the answer, where the next
+    /// turn will not have it as it was.
     pub fn answered(&mut self, prompt: f64, output: f64) {
         let _step = self.fleet.step();
         self.note_step(Hold::Answered(prompt, output));
         self.share(|number| Learned::Answered(number, prompt, output));
-        self.generated = output;
+        self.generated = self.generated.max(output);
+        self.is_repeated = output >= self.generated;
         self.note(prompt, output);
     }
 
@@ -173,5 +192,53 @@ impl Drop for ClaimGuard {
         } else if let Some(stay) = self.stay {
             self.fleet.residency.write().ended(stay, self.size.ends.own, self.generated);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{fleet, spec};
+    use super::*;
+    use crate::prefix::fingerprint::{Ends, Place};
+
+    const OWN: Option<Place> = Some(Place { print: 7, blocks: 4 });
+    const SERVED: Served = Served { prompt: 2000.0, cached: 0.0, output: 85.0 };
+
+    fn fleet_of_one() -> (Arc<Fleet>, Arc<[u64]>, Size) {
+        let ends = Ends { previous: None, own: OWN };
+        (Arc::new(fleet([spec("a")])), Arc::new([1, 2, 3, 4]), Size { prompt: 2000.0, block: 500.0, ends })
+    }
+
+    /// Its engine stores a prompt of 125 blocks and an answer of 5.
+    fn tell(fleet: &Fleet) {
+        let blocks: Vec<u64> = (0..130).collect();
+        fleet.replicas()[0].tell(|stored| stored.store(&blocks, None, 16)).unwrap();
+    }
+
+    #[test]
+    fn reasoning_is_no_part_of_what_the_next_turn_finds() {
+        for (is_reasoned, (tokens, stored)) in [(false, (2085, 2080)), (true, (2000, 2000))] {
+            let (fleet, chain, size) = fleet_of_one();
+            let mut claim = ClaimGuard::new(&fleet, &chain, size, ReplicaId(0));
+            tell(&fleet);
+            claim.confirm();
+            claim.answered(2000.0, 85.0);
+            if is_reasoned {
+                claim.answered(2000.0, 0.0);
+            }
+            claim.served(SERVED);
+            let turn = fleet.residency.read().turn(OWN).unwrap();
+            assert!((turn.tokens - f64::from(tokens)).abs() < 1.0, "{turn:?}");
+            assert_eq!(fleet.replicas()[0].stores(Some(7)).map(|held| held.tokens), Some(stored));
+        }
+    }
+
+    #[test]
+    fn what_an_engine_told_before_another_router_told_of_the_request_is_that_request() {
+        let (fleet, chain, size) = fleet_of_one();
+        tell(&fleet);
+        let claim = ClaimGuard::heard(&fleet, &chain, size, ReplicaId(0));
+        claim.served(SERVED);
+        assert_eq!(fleet.replicas()[0].stores(Some(7)).map(|held| held.tokens), Some(2080));
     }
 }

@@ -60,7 +60,12 @@ impl Replica {
         let stands = |silent: Arc<TcpStream>| {
             silent.peer_addr().ok() == self.address() && silent.peek(&mut [0]).is_err_and(|e| e.kind() == WouldBlock)
         };
-        self.identity().is_none() || !self.is_unidentified() && self.witness.lock().upgrade().is_some_and(stands)
+        // the lock goes before the system is asked
+        let watch = || {
+            let witness = self.witness.lock();
+            witness.upgrade()
+        };
+        self.identity().is_none() || !self.is_unidentified() && watch().is_some_and(stands)
     }
 
     /// How its engine differs from what it must be, if that is known.

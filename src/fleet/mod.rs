@@ -33,6 +33,7 @@ mod look;
 pub mod members;
 pub mod models;
 pub mod pins;
+mod presumed;
 mod progress;
 pub mod replay;
 pub mod replica;
@@ -71,6 +72,7 @@ use members::{Members, Wanted};
 use models::Models;
 use parking_lot::{Mutex, RwLock};
 use pins::Pins;
+use presumed::Presuming;
 use replica::{Replica, ReplicaSpec};
 use setbacks::Setbacks;
 use sharing::Sharing;
@@ -99,6 +101,8 @@ pub struct Fleet {
     residency: RwLock<Residency>,
     models: Models,
     hints: Hints,
+    /// Whether sessions are elsewhere than this router knows.
+    presuming: Presuming,
     landings: Landings,
     /// Who serves what.
     fits: ArcSwap<Fits>,
@@ -160,6 +164,7 @@ impl Fleet {
             fits: ArcSwap::default(),
             models: Models::default(),
             hints: Hints::default(),
+            presuming: Presuming::default(),
             landings: Landings::default(),
             pins: Pins::default(),
             sources: Sources::default(),

@@ -12,6 +12,7 @@ use super::candidates::{Seen, ease};
 use super::claim::ClaimGuard;
 use super::clock::{Clock, Hand};
 use super::pins::put_first;
+use super::presumed::suppose;
 use super::replica::{Replica, ReplicaSpec, Role};
 use super::reservation::Reservation;
 use super::router::{Prompt, wanted};
@@ -203,13 +204,17 @@ impl Replay {
         });
         let (mut candidates, back) = fleet.look(pool, &key, prompt.chain, fleet.clock().now());
         ease(&mut candidates, back);
+        let presumed = choice.pool.iter().find(|told| told.presumed).map(|told| told.id);
+        if let Some(presumed) = presumed {
+            suppose(&mut candidates, presumed, previous);
+        }
         // whom a new session's name picks is told: names are not written down
         let picked = choice.spared.picked.or(choice.full.first().copied()).unwrap_or(choice.first);
         let weight = |key: u64, id: ReplicaId| match choice.is_new_session && id == picked {
             true => u64::MAX,
             false => rendezvous(key, id.0.into()),
         };
-        let mut decision = fleet.rank(&key, &candidates, weight)?;
+        let mut decision = fleet.rank(&key, &candidates, presumed, weight)?;
         match prompt.pinned {
             Some(replica) => put_first(&mut decision, replica),
             None => choice.spared.pass(&mut decision),

@@ -19,6 +19,7 @@ use crate::policy::lane::Lane;
 use crate::policy::select::{Decision, Params, Reason};
 use crate::prefix::fingerprint::Ends;
 use crate::prefix::residency::Served;
+use crate::prefix::stored::Held;
 use crate::types::ReplicaId;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
@@ -168,8 +169,10 @@ pub struct Told {
     pub healthy: bool,
     /// Its share, if it has come back lately; see [`crate::policy::slow_start`].
     pub share: f64,
-    /// Tokens of the turn before that it stores, if its engine tells.
-    pub stores: Option<u32>,
+    /// What it stores of the turn before, if its engine tells.
+    pub stores: Option<Held>,
+    /// Whether its session is presumed to be there; see [`crate::policy::presumption`].
+    pub presumed: bool,
 }
 
 /// A request that got its place: what was to be placed, what was told, and where it went.
@@ -319,6 +322,16 @@ pub(super) fn note_pool(pool: impl Iterator<Item = Told>) {
     NOTES.with_borrow_mut(|notes| {
         if let Some(notes) = notes {
             notes.pool = pool.collect();
+        }
+    });
+}
+
+/// It presumes its session to be at one of these.
+pub(super) fn note_presumed(replica: ReplicaId) {
+    NOTES.with_borrow_mut(|notes| {
+        let told = notes.iter_mut().flat_map(|notes| &mut notes.pool).find(|told| told.id == replica);
+        if let Some(told) = told {
+            told.presumed = true;
         }
     });
 }

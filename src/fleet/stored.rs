@@ -3,17 +3,22 @@
 use super::replica::Replica;
 use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::Served;
-use crate::prefix::stored::{Answer, Lost, Stored};
+use crate::prefix::stored::{Answer, Held, Lost, Stored};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 /// What an engine stores by its own account.
 #[derive(Debug, Default)]
 pub struct Account {
     /// Whether anything was told: without events nobody takes the lock.
     is_told: AtomicBool,
-    /// Held for a look-up, or for one batch of events.
+    /// Held for a look-up, or for one batch of events. What is dropped is freed after that.
     stored: Mutex<Stored>,
+    /// Batches so far.
+    batches: AtomicU64,
+    /// The connection by which it is told.
+    teller: Mutex<Weak<()>>,
     heard: [AtomicU64; Heard::ALL.len()],
     losses: [AtomicU64; Loss::ALL.len()],
 }
@@ -78,13 +83,33 @@ impl Loss {
 }
 
 impl Replica {
-    /// Tokens that its engine stores of a prompt that ended there and of the answer to it, if it tells.
-    pub fn stores(&self, print: Option<u64>) -> Option<u32> {
+    /// What its engine stores of a prompt that ended there and of the answer to it, if it tells.
+    pub fn stores(&self, print: Option<u64>) -> Option<Held> {
         // relaxed: a choice may be one event late anyway
         if !self.account.is_told.load(Relaxed) {
             return None;
         }
         self.account.stored.lock().held(print?)
+    }
+
+    /// It is told by this connection from now on. What another one told was of another engine, or is not whole.
+    pub fn is_told_by(&self, teller: &Arc<()>) {
+        let mut now = self.account.teller.lock();
+        if now.as_ptr() != Arc::as_ptr(teller) {
+            *now = Arc::downgrade(teller);
+            drop(now);
+            if self.account.is_told.load(Relaxed) {
+                self.tells_no_longer(Loss::Anew);
+            }
+        }
+    }
+
+    /// This connection tells nothing more of it.
+    pub fn hangs_up(&self, teller: &Arc<()>) {
+        let is_its = self.account.teller.lock().as_ptr() == Arc::as_ptr(teller);
+        if is_its {
+            self.tells_no_longer(Loss::Ended);
+        }
     }
 
     /// A batch of events, all at once.
@@ -96,15 +121,26 @@ impl Replica {
         stored.begin_batch();
         let told = events(&mut stored);
         stored.end_batch();
+        self.account.batches.store(stored.batches(), Relaxed);
         self.account.is_told.store(true, Relaxed);
+        let past = stored.past();
+        drop(stored);
+        // large tables: nobody waits while they are freed
+        drop(past);
         told
     }
 
     /// What its engine told is not to be relied on any more.
     pub fn tells_no_longer(&self, why: Loss) {
         self.account.losses[why as usize].fetch_add(1, Relaxed);
-        if self.account.is_told.swap(false, Relaxed) {
-            self.account.stored.lock().clear();
+        // what contradicts itself has been dropped, and what is too large is not followed before the engine begins anew
+        if self.account.is_told.swap(false, Relaxed) && why != Loss::Contradiction {
+            let mut stored = self.account.stored.lock();
+            stored.clear();
+            self.account.batches.store(stored.batches(), Relaxed);
+            let past = stored.past();
+            drop(stored);
+            drop(past);
         }
     }
 
@@ -133,16 +169,47 @@ impl Replica {
 
     /// Batches of events until now.
     pub(super) fn batches(&self) -> u64 {
-        if self.account.is_told.load(Relaxed) { self.account.stored.lock().batches() } else { 0 }
+        // relaxed: of batches that are told at the same moment nobody knows which was first
+        self.account.batches.load(Relaxed)
     }
 
-    /// An answer tells of its prompt, which was sent after so many batches.
-    pub(super) fn relate(&self, (previous, own): (Option<Place>, Option<Place>), served: Served, since: u64) {
+    /// An answer, which the next turn has as it was or not, tells of its prompt, which was sent after so many batches.
+    pub(super) fn relate(
+        &self,
+        (previous, own): (Option<Place>, Option<Place>),
+        (served, is_repeated): (Served, bool),
+        since: u64,
+    ) {
         let Some(own) = own.filter(|_| self.account.is_told.load(Relaxed)) else { return };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "tokens, clamped")]
         let tokens = |of: f64| of as u32;
         let tokens = (tokens(served.prompt), tokens(served.cached), tokens(served.output));
-        let answer = Answer { print: own.print, previous: previous.map(|place| place.print), tokens, since };
+        let previous = previous.map(|place| place.print);
+        let answer = Answer { print: own.print, previous, tokens, is_repeated, since };
         self.account.stored.lock().answered(answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{fleet, spec};
+    use super::*;
+
+    #[test]
+    fn what_an_engine_told_is_not_mixed_with_what_another_one_tells_at_its_place() {
+        let fleet = fleet([spec("a")]);
+        let replica = &fleet.replicas()[0];
+        let tells = |teller: &Arc<()>, blocks: &[u64]| {
+            replica.is_told_by(teller);
+            replica.tell(|stored| stored.store(blocks, None, 16)).unwrap();
+            replica.account().0
+        };
+        let [old, new] = [Arc::new(()), Arc::new(())];
+        assert_eq!((tells(&old, &[1, 2]), tells(&old, &[5])), (2, 3));
+        assert_eq!(tells(&new, &[7]), 1);
+        replica.hangs_up(&old);
+        assert_eq!(replica.account().0, 1, "it is not its connection any more");
+        replica.hangs_up(&new);
+        assert_eq!(replica.account().0, 0);
     }
 }

@@ -16,6 +16,7 @@ pub mod flow;
 pub mod health;
 pub mod hint;
 pub mod lane;
+pub mod presumption;
 pub mod progress;
 pub mod queue;
 pub mod ranking;

@@ -4,12 +4,16 @@
 //! An engine names its blocks by hashes of tokens, which a router does not have. But it says which block continues which,
 //! so how deep a block lies is known; and an answer says how many tokens its prompt had and how many of them came from
 //! the cache. So a prompt is the run of blocks that begins where its cached tokens end and is as deep as the prompt is
-//! long, stored while it was being read: where just one run fits, the prompt is known to the block from then on, and so
-//! is what is evicted of it. Where none or several fit, nothing is known of it; nothing is ever guessed.
+//! long, stored while it was being read: where just one *reading* fits, the prompt is known to the block from then on, and
+//! so is what is evicted of it. Where none or several fit, nothing is known of it. An engine tells of what it reads before
+//! it answers, so of those that fit one is the prompt's own; what comes a few batches late is waited for.
 //!
 //! Blocks that follow each other are a *run*; a run that continues another one in its middle is its branch. Engines evict the
 //! end of a prompt before its beginning, so a run is known by how deep it is still there.
 
+mod readings;
+
+use readings::{Readings, Search, Wanted};
 use std::collections::{HashMap, VecDeque};
 
 /// The most blocks of one engine that are known at a time; an engine that stores more is not followed.
@@ -18,10 +22,10 @@ const MOST_BLOCKS: usize = 1 << 18;
 const MOST_PROMPTS: usize = 4096;
 /// The most runs on the way from the end of a prompt to its beginning.
 const MOST_RUNS: usize = 4096;
-/// Runs that grew lately, and answers that wait for theirs.
-const LATELY: usize = 512;
-/// Batches of events for which an answer waits.
-const PATIENCE: u64 = 64;
+/// Batches of events that may come after the answer that they go before.
+const PATIENCE: u64 = 4;
+/// The most answers that wait for them.
+const MOST_WAITING: usize = 64;
 
 /// The place of a block: its run, and how many blocks there are up to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,28 +60,6 @@ struct Block {
     copies: u32,
 }
 
-/// Blocks at the end of a run of which no answer has told.
-#[derive(Clone, Copy, Debug)]
-struct Fresh {
-    run: u32,
-    from: u32,
-    to: u32,
-    /// The batch that brought the last of them.
-    batch: u64,
-    /// The prompt that was found last to end here, and where what was new of it began and ended.
-    owner: Option<(u64, u32, u32)>,
-}
-
-/// What came of a search for the place of a prompt.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Search {
-    Found(At),
-    /// Its blocks may still be told of.
-    NotYet,
-    /// Several places fit: it will never be known which one is meant.
-    Never,
-}
-
 /// An answer, for the prompt that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answer {
@@ -87,6 +69,8 @@ pub struct Answer {
     pub previous: Option<u64>,
     /// Tokens of the prompt, those that came from the cache, and those of the answer.
     pub tokens: (u32, u32, u32),
+    /// Whether the next turn has the answer in it as it was generated.
+    pub is_repeated: bool,
     /// The count of batches when it was sent; see [`Stored::batches`].
     pub since: u64,
 }
@@ -94,8 +78,19 @@ pub struct Answer {
 /// Where a prompt is.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// Its end, with what was generated after it.
+    /// Its end, with what was told of the answer so far.
     end: At,
+    /// Blocks up to the end of the answer.
+    most: u32,
+}
+
+/// What a prompt holds in a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Tokens that are there of it and of the answer to it.
+    pub tokens: u32,
+    /// Whether nothing of it is gone.
+    pub is_whole: bool,
 }
 
 /// What one engine stores.
@@ -109,9 +104,13 @@ pub struct Stored {
     prompts: HashMap<u64, Known>,
     /// In the order in which they became known.
     order: VecDeque<u64>,
-    fresh: VecDeque<Fresh>,
+    readings: Readings,
     waiting: VecDeque<(Answer, u64)>,
     batches: u64,
+    /// It stores more than is followed.
+    is_too_large: bool,
+    /// What was known before it was cleared.
+    past: Option<Box<Stored>>,
 }
 
 /// What is said cannot be true of one cache, or is more than is followed: nothing that was known is.
@@ -136,7 +135,14 @@ impl Stored {
 
     /// Nothing is known any more. Answers to what was sent before say nothing.
     pub fn clear(&mut self) {
-        *self = Stored { batches: self.batches + 1, next: self.next, ..Stored::default() };
+        let anew = Stored { batches: self.batches + 1, next: self.next, ..Stored::default() };
+        let past = std::mem::replace(self, anew);
+        self.past = Some(Box::new(Stored { past: None, ..past }));
+    }
+
+    /// What was known before it was cleared: to be freed when nobody waits for it.
+    pub fn past(&mut self) -> Option<Box<Stored>> {
+        self.past.take()
     }
 
     /// A batch of events begins.
@@ -144,11 +150,11 @@ impl Stored {
         self.batches += 1;
     }
 
-    /// It has ended: answers that waited for it may be known now.
+    /// It has ended: answers that came before it may be known now.
     pub fn end_batch(&mut self) {
         for _ in 0..self.waiting.len() {
             let Some((told, at)) = self.waiting.pop_front() else { break };
-            if self.relate(&told) == Search::NotYet && self.batches - at < PATIENCE {
+            if self.relate(&told) == Search::Nothing && self.batches - at < PATIENCE {
                 self.waiting.push_back((told, at));
             }
         }
@@ -160,33 +166,41 @@ impl Stored {
     /// # Errors
     /// See [`Lost`].
     pub fn store(&mut self, blocks: &[u64], after: Option<u64>, tokens: u32) -> Result<(), Lost> {
+        if self.is_too_large {
+            return Ok(());
+        }
         if self.tokens != tokens {
             if self.tokens != 0 {
                 return self.lose();
             }
             self.tokens = tokens;
         }
-        let mut at = match after.map(|after| self.blocks.get(&after)) {
+        let begins = match after.map(|after| self.blocks.get(&after)) {
             Some(None) => return Ok(()),
             Some(Some(block)) => Some(block.at),
             None => None,
         };
+        let mut at = begins;
         for name in blocks {
-            let depth = at.map_or(0, |at| at.depth) + 1;
-            if let Some(known) = self.blocks.get_mut(name) {
-                known.copies += 1;
-                at = Some(known.at);
-                if known.at.depth != depth {
+            if let Some(known) = self.blocks.get(name).map(|block| block.at) {
+                // nor was one before it taken out and put in again
+                if self.before(known) != at {
                     return self.lose();
                 }
+                at = Some(known);
             } else {
                 if self.blocks.len() >= MOST_BLOCKS {
-                    return self.lose();
+                    let lost = self.lose();
+                    self.is_too_large = true;
+                    return lost;
                 }
-                let place = self.continue_run(at);
-                self.blocks.insert(*name, Block { at: place, copies: 1 });
-                at = Some(place);
+                at = Some(self.continue_run(at));
             }
+            let Some(at) = at else { continue };
+            self.blocks.entry(*name).or_insert(Block { at, copies: 0 }).copies += 1;
+        }
+        if let Some(end) = at.filter(|_| !blocks.is_empty()) {
+            self.was_read(begins, end);
         }
         Ok(())
     }
@@ -210,8 +224,8 @@ impl Stored {
     /// An answer tells of its prompt; whether it is known already where that is.
     pub fn answered(&mut self, told: Answer) -> bool {
         let search = self.relate(&told);
-        if search == Search::NotYet {
-            if self.waiting.len() >= LATELY {
+        if search == Search::Nothing {
+            if self.waiting.len() >= MOST_WAITING {
                 self.waiting.pop_front();
             }
             self.waiting.push_back((told, self.batches));
@@ -219,8 +233,8 @@ impl Stored {
         matches!(search, Search::Found(_))
     }
 
-    /// Tokens that are there of the prompt that ends at `print` and of the answer to it; `None` if that is not known.
-    pub fn held(&self, print: u64) -> Option<u32> {
+    /// What is there of the prompt that ends at `print` and of the answer to it; `None` if that is not known.
+    pub fn held(&self, print: u64) -> Option<Held> {
         let end = self.prompts.get(&print)?.end;
         let (mut at, mut held) = (end, end.depth);
         for _ in 0..MOST_RUNS {
@@ -230,7 +244,7 @@ impl Stored {
             }
             match run.parent {
                 Some(parent) => at = parent,
-                None => return Some(held * self.tokens),
+                None => return Some(Held { tokens: held * self.tokens, is_whole: held == end.depth }),
             }
         }
         None
@@ -239,6 +253,24 @@ impl Stored {
     fn lose(&mut self) -> Result<(), Lost> {
         self.clear();
         Err(Lost)
+    }
+
+    /// The block before this one.
+    fn before(&self, block: At) -> Option<At> {
+        let run = self.runs.get(&block.run)?;
+        if run.start() + 1 == block.depth { run.parent } else { Some(At { depth: block.depth - 1, ..block }) }
+    }
+
+    /// The block at `depth` on the way to `end`.
+    fn on_the_way(&self, end: At, depth: u32) -> At {
+        let mut at = At { depth: depth.min(end.depth), ..end };
+        for _ in 0..MOST_RUNS {
+            match self.runs.get(&at.run).and_then(|run| run.parent).filter(|parent| at.depth <= parent.depth) {
+                Some(parent) => at.run = parent.run,
+                None => break,
+            }
+        }
+        at
     }
 
     /// A new block after the one at `at`: its place.
@@ -250,16 +282,23 @@ impl Stored {
         if let Some(run) = self.runs.get_mut(&run) {
             (run.end, run.alive, run.uses) = (depth, depth, run.uses + 1);
         }
-        match self.fresh.iter_mut().rev().find(|fresh| fresh.run == run) {
-            Some(fresh) => (fresh.to, fresh.batch) = (depth, self.batches),
-            None => {
-                if self.fresh.len() >= LATELY {
-                    self.fresh.pop_front();
-                }
-                self.fresh.push_back(Fresh { run, from: depth - 1, to: depth, batch: self.batches, owner: None });
+        At { run, depth }
+    }
+
+    /// Blocks after `begins` up to `end` were stored for a request: what was generated for it may be among them.
+    fn was_read(&mut self, begins: Option<At>, end: At) {
+        let (owner, in_doubt) = self.readings.go_on(begins, end, self.batches);
+        let grows = |known: &Known| Some(known.end) == begins && known.end.depth < known.most;
+        if let Some(print) = owner.map(|owner| owner.print)
+            && let Some(known) = self.prompts.get(&print).copied().filter(grows)
+        {
+            self.know(print, Known { end: self.on_the_way(end, known.most), ..known });
+        }
+        for print in in_doubt {
+            if self.prompts.get(&print).is_some_and(grows) {
+                self.forget(print);
             }
         }
-        At { run, depth }
     }
 
     fn branch(&mut self, parent: Option<At>) -> u32 {
@@ -283,7 +322,6 @@ impl Stored {
             }
             let parent = run.parent;
             self.runs.remove(&id);
-            self.fresh.retain(|fresh| fresh.run != id);
             match parent {
                 Some(at) => id = at.run,
                 None => return,
@@ -294,67 +332,50 @@ impl Stored {
     /// Finds where the prompt of an answer is.
     fn relate(&mut self, told: &Answer) -> Search {
         if self.tokens == 0 {
-            return Search::NotYet;
+            return Search::Nothing;
         }
         let (prompt, cached, output) = told.tokens;
-        let [depth, from] = [prompt, cached].map(|tokens| tokens / self.tokens);
-        // the last token of an answer was never read
-        let most = prompt.saturating_add(output) / self.tokens;
-        let search = if depth > from {
-            self.read_lately(told, (from, depth, most))
-        } else {
-            self.read_before(told, depth).map_or(Search::Never, Search::Found)
+        let [depth, from] = [prompt, cached.min(prompt)].map(|tokens| tokens / self.tokens);
+        // most engines never read the last token of an answer
+        let [least, whole] = [1, 0].map(|unread| prompt.saturating_add(output.saturating_sub(unread)) / self.tokens);
+        // of others nothing may be taken where nothing was stored
+        let (mut search, others) = match from < depth || least > depth {
+            true => self.read_lately(told, from, (depth, whole)),
+            false => (Search::Nothing, Vec::new()),
         };
+        if search == Search::Nothing && from == depth {
+            search = self.read_before(told, depth).map_or(Search::Nothing, Search::Found);
+        }
+        // somebody else was found to have read it, as wrongly as this one would be
+        others.iter().for_each(|print| self.forget(*print));
         if let Search::Found(end) = search {
-            self.know(told.print, At { depth: most.max(depth), ..end });
+            let most = if told.is_repeated { least } else { depth };
+            self.readings.own(end, told.print);
+            self.know(told.print, Known { end: self.on_the_way(end, most), most });
         }
         search
     }
 
-    /// The only run that has grown since the prompt was sent from where its cached tokens end to where it ends itself.
-    fn read_lately(&mut self, told: &Answer, (from, depth, most): (u32, u32, u32)) -> Search {
+    /// What has been stored since the prompt was sent from where its cached tokens end to where it ends itself, or its
+    /// answer.
+    fn read_lately(&self, told: &Answer, from: u32, (depth, whole): (u32, u32)) -> (Search, Vec<u64>) {
         let before = told.previous.and_then(|print| self.prompts.get(&print)).map(|known| known.end);
-        let continues = |run: u32| {
-            let at = At { run, depth: from };
-            from == 0 || before.is_none_or(|before| self.is_on_the_way(at, before))
-        };
-        // what was generated last time is cached now
-        let fits = |fresh: &Fresh, (begins, ends): (u32, u32)| {
-            let is_as_long = (begins..ends).contains(&from) && (depth..=most).contains(&ends);
-            fresh.batch > told.since && is_as_long && continues(fresh.run)
-        };
-        // one that somebody else was found to have read, as wrongly as this one would be
-        let is_disputed = |fresh: &Fresh| {
-            let (owner, begins, ends) = fresh.owner.filter(|(owner, ..)| Some(*owner) != told.previous)?;
-            (owner != told.print && fits(fresh, (begins, ends))).then_some(owner)
-        };
-        let disputed: Vec<u64> = self.fresh.iter().filter_map(is_disputed).collect();
-        let mut found =
-            (0..self.fresh.len()).filter(|at| fits(&self.fresh[*at], (self.fresh[*at].from, self.fresh[*at].to)));
-        let (only, more) = (found.next(), found.next());
-        if !disputed.is_empty() || more.is_some() {
-            disputed.iter().for_each(|print| self.forget(*print));
-            return Search::Never;
-        }
-        let Some(fresh) = only.and_then(|at| self.fresh.get_mut(at)) else { return Search::NotYet };
-        fresh.owner = Some((told.print, fresh.from, fresh.to));
-        fresh.from = fresh.to;
-        Search::Found(At { run: fresh.run, depth })
+        let follows = |end: At| before.is_none_or(|before| self.is_on_the_way(self.on_the_way(end, from), before));
+        let continues = |end: At| self.runs.contains_key(&end.run) && (from == 0 || follows(end));
+        self.readings.find(told, Wanted { from, ends: (depth.max(from + 1), whole) }, continues)
     }
 
     /// A prompt of which everything was cached ends where the one before it, or itself, was continued.
     fn read_before(&self, told: &Answer, depth: u32) -> Option<At> {
         let known = |print: u64| self.prompts.get(&print).map(|known| known.end);
         let end = known(told.print).or_else(|| told.previous.and_then(known))?;
-        let run = self.runs.get(&end.run)?;
-        (run.start() <= depth && depth <= run.alive).then_some(At { run: end.run, depth })
+        let at = self.on_the_way(end, depth);
+        (at.depth == depth && self.runs.get(&at.run)?.alive >= depth).then_some(at)
     }
 
     /// Whether a block lies between the beginning of a prompt and `end`.
     fn is_on_the_way(&self, block: At, end: At) -> bool {
         let of = |at: At| self.runs.get(&at.run);
-        // the block itself is the last one before a branch
-        let block = of(block).and_then(|run| run.parent.filter(|parent| parent.depth == block.depth)).unwrap_or(block);
         let mut at = Some(end);
         for _ in 0..MOST_RUNS {
             match at {
@@ -376,11 +397,11 @@ impl Stored {
         }
     }
 
-    fn know(&mut self, print: u64, end: At) {
-        if let Some(run) = self.runs.get_mut(&end.run) {
+    fn know(&mut self, print: u64, known: Known) {
+        if let Some(run) = self.runs.get_mut(&known.end.run) {
             run.uses += 1;
         }
-        match self.prompts.insert(print, Known { end }) {
+        match self.prompts.insert(print, known) {
             Some(before) => self.release(before.end.run),
             None => self.order.push_back(print),
         }

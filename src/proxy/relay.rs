@@ -224,13 +224,17 @@ impl Proxy {
         // several answers in one report several times what one takes
         let teaches = ctx.relay.good && !ctx.relay.broken && ctx.prompt.is_single;
         let (Some(attempt), true) = (&mut ctx.attempt, teaches) else { return };
-        let Usage { prompt: Some(prompt), cached, completion } = ctx.relay.usage else { return };
+        let Usage { prompt: Some(prompt), cached, completion, reasoning } = ctx.relay.usage else { return };
         let fleet = self.router.fleet();
         let _step = fleet.step();
         let model = ctx.prompt.model.as_deref();
         fleet.learn_model(model, ctx.prompt.prompt_bytes, prompt, completion);
         let [whole, made] = [prompt, completion.unwrap_or_default()].map(|n| n as f64);
         attempt.claim.answered(whole, made);
+        if reasoning.is_some_and(|tokens| tokens > 0) {
+            // it goes before the answer, and the next turn is without it
+            attempt.claim.answered(whole, 0.0);
+        }
         // without a word on the cache, what was new can only be told where nothing was known
         let told = cached.or((attempt.claim.belief().known == 0).then_some(0));
         attempt.reservation.learn(Reported { prompt, cached: told, output: completion });

@@ -259,7 +259,7 @@ mod tests {
         attempts: 1,
         status: 200,
         word: "ok",
-        usage: Usage { prompt: None, cached: None, completion: None },
+        usage: Usage { prompt: None, cached: None, completion: None, reasoning: None },
         ttft: None,
         duration: Duration::from_secs(1),
         accounts: None,

@@ -355,7 +355,7 @@ mod tests {
             stream: true,
             duration: Duration::from_secs(3),
             ttft: Some(Duration::from_secs(1)),
-            usage: Usage { prompt: Some(10), cached: None, completion: Some(5) },
+            usage: Usage { prompt: Some(10), completion: Some(5), ..Usage::default() },
             answered: true,
         };
         m.ended(&outcome);

@@ -3,7 +3,7 @@
 
 use crate::support::client;
 use crate::support::engine::Engine;
-use crate::support::publisher::{Log, Publisher, cleared, removed, replay, stored, unknown};
+use crate::support::publisher::{Log, Publisher, batch_of, cleared, removed, replay, stored, unknown};
 use crate::support::ramjet::{Ramjet, Start};
 use crate::support::until;
 use tokio::io::AsyncWriteExt;
@@ -174,6 +174,45 @@ async fn engines_that_connect_are_told_apart_by_their_topics() {
     until("all have left", || async { losses(&ramjet, "ended").await >= 2.0 }).await;
     let blocks: f64 = ramjet.series("ramjet_upstream_kv_blocks").await.iter().map(|(_, n)| n).sum();
     assert_eq!(blocks.to_bits(), 0f64.to_bits());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_engine_is_not_mixed_with_one_that_is_gone_and_not_noticed_yet() {
+    let engine = Engine::start().await;
+    let bind = listener().await.local_addr().unwrap();
+    let fleet = format!("  kv_events: {{ bind: \"{bind}\" }}\n");
+    let replicas = &[replica(&engine, "topic: kv@a")];
+    let ramjet = Ramjet::start_with(Start { replicas, fleet: &fleet, ..Start::default() }).await;
+    let mut gone = Publisher::connect(bind, "kv@a").await;
+    gone.publish(&[stored(0..3, None, BLOCK)]).await;
+    metric_is(&ramjet, "ramjet_upstream_kv_blocks", 3.0).await;
+    let mut new = Publisher::connect(bind, "kv@a").await;
+    new.publish(&[stored(10..15, None, BLOCK)]).await;
+    until("heard", || async { ramjet.metric("ramjet_upstream_kv_events_total").await >= 8.0 }).await;
+    metric_is(&ramjet, "ramjet_upstream_kv_blocks", 5.0).await;
+    drop(gone);
+    new.publish(&[stored(20..21, None, BLOCK)]).await;
+    metric_is(&ramjet, "ramjet_upstream_kv_blocks", 6.0).await;
+    assert_eq!(losses(&ramjet, "ended").await.to_bits(), 0f64.to_bits());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_of_its_own_that_names_a_rank_is_heard_and_another_rank_is_counted() {
+    let (engine, listener) = (Engine::start().await, listener().await);
+    let port = listener.local_addr().unwrap().port();
+    let replicas = &[replica(&engine, &format!("port: {port}"))];
+    let ramjet = Ramjet::start_with(Start { replicas, ..Start::default() }).await;
+    let mut publisher = Publisher::accept(&listener).await;
+    publisher.publish_bytes(batch_of(3, &[stored(0..3, None, BLOCK)])).await;
+    metric_is(&ramjet, "ramjet_upstream_kv_blocks", 3.0).await;
+    publisher.publish_bytes(batch_of(4, &[stored(10..15, None, BLOCK)])).await;
+    let others = || async {
+        let all = ramjet.series("ramjet_upstream_kv_events_total").await;
+        all.iter().filter(|(labels, _)| labels.contains("\"other\"")).map(|(_, n)| n).sum::<f64>()
+    };
+    until("it is passed over", || async { others().await >= 1.0 }).await;
+    publisher.publish_bytes(batch_of(3, &[stored(20..21, None, BLOCK)])).await;
+    metric_is(&ramjet, "ramjet_upstream_kv_blocks", 4.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,6 +20,8 @@ pub(super) struct Figures {
     /// Tokens beside the input that went into the cache.
     cache_written: Option<u64>,
     completion: Option<u64>,
+    /// Of these, reasoning: OpenAI's details, and SGLang beside them.
+    reasoning: Option<u64>,
 }
 
 impl Figures {
@@ -31,10 +33,14 @@ impl Figures {
                 b"input_tokens" => &mut self.input,
                 b"completion_tokens" | b"output_tokens" => &mut self.completion,
                 b"cached_tokens" => &mut self.cached,
+                b"reasoning_tokens" => &mut self.reasoning,
                 b"cache_read_input_tokens" => &mut self.cache_read,
                 b"cache_creation_input_tokens" => &mut self.cache_written,
                 b"prompt_tokens_details" | b"input_tokens_details" if value.kind()? == Kind::Object => {
-                    return details(value, &mut self.cached);
+                    return details(value, b"cached_tokens", &mut self.cached);
+                }
+                b"completion_tokens_details" | b"output_tokens_details" if value.kind()? == Kind::Object => {
+                    return details(value, b"reasoning_tokens", &mut self.reasoning);
                 }
                 _ => return value.skip().map(drop),
             };
@@ -48,15 +54,21 @@ impl Figures {
         let beside = |count: Option<u64>| if self.cached.is_some() { 0 } else { count.unwrap_or(0) };
         let whole =
             self.input.map(|n| n.saturating_add(beside(self.cache_read)).saturating_add(beside(self.cache_written)));
-        Usage { prompt: self.prompt.or(whole), cached: self.cached.or(self.cache_read), completion: self.completion }
+        Usage {
+            prompt: self.prompt.or(whole),
+            cached: self.cached.or(self.cache_read),
+            completion: self.completion,
+            reasoning: self.reasoning,
+        }
     }
 }
 
-fn details(object: &mut Cursor<'_>, cached: &mut Option<u64>) -> Result<(), Malformed> {
+fn details(object: &mut Cursor<'_>, name: &[u8], count: &mut Option<u64>) -> Result<(), Malformed> {
     object.object(|key, value| {
-        match key.raw {
-            b"cached_tokens" => *cached = number(value)?.or(*cached),
-            _ => drop(value.skip()?),
+        if key.raw == name {
+            *count = number(value)?.or(*count);
+        } else {
+            value.skip()?;
         }
         Ok(())
     })

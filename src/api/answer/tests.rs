@@ -101,7 +101,20 @@ fn usage_is_read_in_every_engines_words_and_absent_is_unknown() {
         (r#"{"usage":null}"#, None, None, None),
     ];
     for (event, prompt, cached, completion) in rows {
-        assert_eq!(state_after(&[event]).usage, Usage { prompt, cached, completion }, "{event}");
+        assert_eq!(state_after(&[event]).usage, Usage { prompt, cached, completion, ..Usage::default() }, "{event}");
+    }
+}
+
+#[test]
+fn reasoning_is_told_apart_from_the_answer() {
+    for (usage, reasoning) in [
+        (r#""completion_tokens":9,"completion_tokens_details":{"audio_tokens":1,"reasoning_tokens":7}"#, Some(7)),
+        (r#""output_tokens":9,"output_tokens_details":{"reasoning_tokens":0}"#, Some(0)),
+        (r#""completion_tokens":9,"reasoning_tokens":7"#, Some(7)),
+        (r#""completion_tokens":9,"completion_tokens_details":null"#, None),
+    ] {
+        let usage = state_after(&[&format!(r#"{{"usage":{{"prompt_tokens":5,{usage}}}}}"#)]).usage;
+        assert_eq!((usage.completion, usage.reasoning), (Some(9), reasoning), "{usage:?}");
     }
 }
 
@@ -110,9 +123,15 @@ fn timings_with_every_event_count_to_the_last_and_usage_goes_before_them() {
     let events: Vec<_> =
         (1..=50).map(|n| format!(r#"{{"timings":{{"cache_n":90,"prompt_n":10,"predicted_n":{n}}}}}"#)).collect();
     let mut texts: Vec<_> = events.iter().map(String::as_str).collect();
-    assert_eq!(state_after(&texts).usage, Usage { prompt: Some(100), cached: Some(90), completion: Some(50) });
+    assert_eq!(
+        state_after(&texts).usage,
+        Usage { prompt: Some(100), cached: Some(90), completion: Some(50), ..Usage::default() }
+    );
     texts.insert(7, r#"{"usage":{"prompt_tokens":101,"completion_tokens":51}}"#);
-    assert_eq!(state_after(&texts).usage, Usage { prompt: Some(101), cached: Some(90), completion: Some(51) });
+    assert_eq!(
+        state_after(&texts).usage,
+        Usage { prompt: Some(101), cached: Some(90), completion: Some(51), ..Usage::default() }
+    );
 }
 
 #[test]
@@ -121,7 +140,7 @@ fn a_later_event_without_figures_does_not_erase_them() {
         r#"{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":3}}}"#,
         r#"{"usage":{"completion_tokens":2}}"#,
     ]);
-    assert_eq!(state.usage, Usage { prompt: Some(9), cached: Some(3), completion: Some(2) });
+    assert_eq!(state.usage, Usage { prompt: Some(9), cached: Some(3), completion: Some(2), ..Usage::default() });
 }
 
 #[test]
@@ -133,7 +152,7 @@ fn a_whole_answer_is_read_from_its_tail() {
         reader.push(piece);
     }
     assert!(reader.tail.len() <= MAX_WHOLE);
-    assert_eq!(reader.usage(), Usage { prompt: Some(7), cached: None, completion: Some(1) });
+    assert_eq!(reader.usage(), Usage { prompt: Some(7), cached: None, completion: Some(1), ..Usage::default() });
     assert_eq!(WholeReader::default().usage(), Usage::default());
 }
 
@@ -157,7 +176,8 @@ fn a_responses_stream_is_read() {
             "output_tokens":7,"output_tokens_details":{"reasoning_tokens":2},"total_tokens":107}},"type":"response.completed"}"#,
     ];
     assert_eq!(moments(&events), (Some(5), Some(7)));
-    assert_eq!(state_after(&events).usage, Usage { prompt: Some(100), cached: Some(64), completion: Some(7) });
+    let usage = Usage { prompt: Some(100), cached: Some(64), completion: Some(7), reasoning: Some(2) };
+    assert_eq!(state_after(&events).usage, usage);
     for event in [
         r#"{"type":"response.reasoning_text.delta","delta":"x"}"#,
         r#"{"type":"response.function_call_arguments.delta","delta":"{"}"#,
@@ -189,7 +209,10 @@ fn a_messages_stream_is_read_and_its_cached_tokens_are_counted_into_the_prompt()
         r#"{"type":"message_stop"}"#,
     ];
     assert_eq!(moments(&events), (Some(4), Some(7)));
-    assert_eq!(state_after(&events).usage, Usage { prompt: Some(100), cached: Some(64), completion: Some(7) });
+    assert_eq!(
+        state_after(&events).usage,
+        Usage { prompt: Some(100), cached: Some(64), completion: Some(7), ..Usage::default() }
+    );
     for event in [
         r#"{"type":"content_block_delta","delta":{"type":"input_json_delta","partial_json":"{"}}"#,
         r#"{"type":"content_block_delta","delta":{"type":"thinking_delta","thinking":"x"}}"#,
@@ -225,7 +248,7 @@ fn who_counts_the_cache_beside_the_input_is_told_by_the_names() {
         ),
     ];
     for (text, prompt, cached) in rows {
-        assert_eq!(whole(text), Usage { prompt, cached, completion: Some(7) }, "{text}");
+        assert_eq!(whole(text), Usage { prompt, cached, completion: Some(7), ..Usage::default() }, "{text}");
     }
 }
 
@@ -237,7 +260,10 @@ fn a_generate_stream_is_read() {
         r#"{"text":"ab","meta_info":{"finish_reason":{"type":"stop"},"prompt_tokens":9,"completion_tokens":2,"cached_tokens":4}}"#,
     ];
     assert_eq!(moments(&events), (Some(1), Some(2)));
-    assert_eq!(state_after(&events).usage, Usage { prompt: Some(9), cached: Some(4), completion: Some(2) });
+    assert_eq!(
+        state_after(&events).usage,
+        Usage { prompt: Some(9), cached: Some(4), completion: Some(2), ..Usage::default() }
+    );
 }
 
 #[test]

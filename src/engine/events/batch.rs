@@ -42,6 +42,9 @@ pub struct Batch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
+/// The most events of a batch: one step of an engine makes far fewer.
+const MOST_EVENTS: u32 = 1 << 16;
+
 /// The places of a list that tells of stored blocks: their names, the one before, tokens, tokens of a block, …
 const STORED: [&str; 6] = ["block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium"];
 const REMOVED: [&str; 2] = ["block_hashes", "medium"];
@@ -58,6 +61,9 @@ pub fn read(bytes: &[u8]) -> Result<Batch, Malformed> {
     }
     skip(&mut at)?;
     let many = array(&mut at)?;
+    if many > MOST_EVENTS {
+        return Err(Malformed);
+    }
     let mut events = Vec::new();
     for _ in 0..many {
         events.push(event(&mut at)?);

@@ -7,9 +7,11 @@ use super::super::testing::spec;
 use super::*;
 use crate::fleet::clock::Clock;
 use crate::policy::flight::FlightParams;
+use crate::policy::hint::{Source, rendezvous};
 use crate::policy::select::Params;
 use crate::policy::testing::params;
 use crate::prefix::fingerprint::Place;
+use crate::prefix::residency::Served;
 use crate::types::{FlightMode, PolicyKind};
 use pingora_load_balancing::Backends;
 use pingora_load_balancing::discovery::Static;
@@ -199,4 +201,45 @@ async fn in_a_crowded_fleet_guests_are_read_in_turn_and_nobody_else_waits() {
     // or when nobody is there
     drop((busy, others, gone));
     assert!(again(5, Some(Standing::Waiting(third))).is_ok());
+}
+
+/// A turn of a session whose turn before, of 90 blocks, this router has not seen.
+fn strange(key: u64, chain: &Arc<[u64]>) -> Prompt<'_> {
+    Prompt {
+        session: Some(Hint { key, source: Source::Named }),
+        ends: Ends { previous: Some(Place { print: key, blocks: 90 }), own: None },
+        ..prompt(chain)
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_other_routers_serve_is_presumed_where_all_of_them_would_have_it() {
+    let router = router(PolicyKind::Cost, 4).await;
+    let replicas = router.fleet().replicas();
+    let all: Vec<(ReplicaId, u64)> = replicas.iter().map(|r| (r.id, r.name_hash)).collect();
+    let winner = |key: u64| all.iter().max_by_key(|(_, name)| rendezvous(key, *name)).unwrap().0;
+    // where that goes while the winner of its rendezvous reads 20 blocks
+    let goes = |key: u64| {
+        let (long, short) = (chain(key, 1), chain(key + 1000, 1)[..20].into());
+        let other = Prompt { pinned: Some(winner(key)), body_bytes: 40_960, prompt_bytes: 40_960, ..prompt(&short) };
+        let busy = router.place(other, 0.0).unwrap();
+        let placed = router.place(strange(key, &long), 0.0).unwrap();
+        drop(busy);
+        placed.decision.ranked.first().unwrap().id
+    };
+    assert!((0..16).all(|key| goes(key) != winner(key)), "a router that is alone");
+    let at_home = |keys: std::ops::Range<u64>| keys.filter(|key| goes(*key) == winner(*key)).count();
+    let served = |key: u64, share: f64| {
+        let chain = chain(key, 1);
+        let Placed { next: Next::Go(mut claim), .. } = router.place(strange(key, &chain), 0.0).unwrap() else {
+            panic!()
+        };
+        claim.confirm();
+        claim.served(Served { prompt: 50_000.0, cached: 50_000.0 * share, output: 1.0 });
+    };
+    served(20, 0.9);
+    served(21, 0.9);
+    assert_eq!(at_home(0..16), 16, "an engine has found what this router never sent there");
+    (30..60).for_each(|key| served(key, 0.0));
+    assert_eq!(at_home(0..16), 0, "and finds nothing any more");
 }

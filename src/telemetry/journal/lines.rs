@@ -165,7 +165,9 @@ impl Scribe {
         let back = c.pool.iter().filter(|told| told.share < 1.0);
         row.list("back", back.map(|told| format!("[{},{}]", told.id, told.share)));
         let stores = c.pool.iter().filter_map(|told| Some((told.id, told.stores?)));
-        row.list("stores", stores.map(|(id, tokens)| format!("[{id},{tokens}]")));
+        row.list("stores", stores.clone().map(|(id, held)| format!("[{id},{}]", held.tokens)));
+        row.list("whole", stores.filter(|(_, held)| held.is_whole).map(|(id, _)| id));
+        row.plain("presumed", OrNull(c.pool.iter().find(|told| told.presumed).map(|told| told.id)));
         row.plain("picked", OrNull(c.spared.picked));
         row.plain("failed", OrNull(c.spared.failed));
         row.list("refusing", c.spared.refusing.iter());

@@ -10,6 +10,7 @@ use crate::policy::score::{AffinityParams, LoadParams};
 use crate::policy::select::{Params, Reason};
 use crate::prefix::fingerprint::{Ends, Place};
 use crate::prefix::residency::Served;
+use crate::prefix::stored::Held;
 use crate::types::{Basis, FlightMode, PolicyKind, ReplicaId, ShortPrompts};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -225,7 +226,7 @@ fn pool(f: &Fields<'_>) -> Result<Vec<Told>> {
     for part in f.text("pool")?.split(',').filter(|part| !part.is_empty()) {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let ids = number::<u16>(from.as_bytes())?..=number(to.as_bytes())?;
-        pool.extend(ids.map(|id| Told { id: ReplicaId(id), healthy: true, share: 1.0, stores: None }));
+        pool.extend(ids.map(|id| Told { id: ReplicaId(id), healthy: true, share: 1.0, stores: None, presumed: false }));
         if pool.len() > MOST_MEMBERS {
             return Err(missing("pool"));
         }
@@ -240,8 +241,15 @@ fn pool(f: &Fields<'_>) -> Result<Vec<Told>> {
     }
     for [id, tokens] in f.rows("stores")? {
         let (id, tokens) = (ReplicaId(number(id)?), number(tokens)?);
-        pool.iter_mut().filter(|told| told.id == id).for_each(|told| told.stores = Some(tokens));
+        pool.iter_mut()
+            .filter(|told| told.id == id)
+            .for_each(|told| told.stores = Some(Held { tokens, is_whole: false }));
     }
+    let whole = f.replicas("whole")?;
+    let held = pool.iter_mut().filter(|told| whole.contains(&told.id)).filter_map(|told| told.stores.as_mut());
+    held.for_each(|held| held.is_whole = true);
+    let presumed = f.maybe("presumed")?.map(ReplicaId);
+    pool.iter_mut().for_each(|told| told.presumed = Some(told.id) == presumed);
     Ok(pool)
 }
 

@@ -108,7 +108,12 @@ fn message(parts: &[&[u8]]) -> Vec<u8> {
 
 /// A batch of rank 0.
 pub(crate) fn batch(events: &[Vec<u8>]) -> Vec<u8> {
-    [&b"\x93\xcb\0\0\0\0\0\0\0\0"[..], &array(events), &[0]].concat()
+    batch_of(0, events)
+}
+
+/// A batch of a rank.
+pub(crate) fn batch_of(rank: u8, events: &[Vec<u8>]) -> Vec<u8> {
+    [&b"\x93\xcb\0\0\0\0\0\0\0\0"[..], &array(events), &[rank]].concat()
 }
 
 /// Blocks of so many tokens, after another one, are there.

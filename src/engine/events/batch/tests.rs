@@ -84,3 +84,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_batch_of_more_events_than_an_engine_ever_sends_is_none() {
+    let events = |many: u32| {
+        let event = b"\x91\xa1?".repeat(many as usize);
+        [&b"\x92\xc0\xdd"[..], &many.to_be_bytes(), &event].concat()
+    };
+    assert_eq!(read(&events(MOST_EVENTS)).unwrap().events.len(), MOST_EVENTS as usize);
+    assert_eq!(read(&events(MOST_EVENTS + 1)), Err(Malformed));
+}

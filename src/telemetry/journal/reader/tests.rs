@@ -13,15 +13,21 @@ fn place() -> impl Strategy<Value = Option<Place>> {
 }
 
 fn pools() -> impl Strategy<Value = Vec<Told>> {
-    let told = (any::<bool>(), prop::option::of(0.01f64..1.0), prop::option::of(any::<u32>()));
+    let held = (any::<u32>(), any::<bool>()).prop_map(|(tokens, is_whole)| Held { tokens, is_whole });
+    let told = (any::<bool>(), prop::option::of(0.01f64..1.0), prop::option::of(held));
     prop::collection::btree_map(0u16..60, told, 0..30).prop_map(|all| {
-        let told = |(id, (healthy, share, stores)): (u16, (bool, Option<f64>, Option<u32>))| Told {
+        let told = |(id, told): (u16, (bool, Option<f64>, Option<Held>))| Told {
             id: ReplicaId(id),
-            healthy,
-            share: share.unwrap_or(1.0),
-            stores,
+            healthy: told.0,
+            share: told.1.unwrap_or(1.0),
+            stores: told.2,
+            presumed: false,
         };
-        all.into_iter().map(told).collect()
+        let mut all: Vec<_> = all.into_iter().map(told).collect();
+        if let Some(told) = all.iter_mut().find(|told| told.id.0 % 3 == 0) {
+            told.presumed = true;
+        }
+        all
     })
 }
 
