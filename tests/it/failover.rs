@@ -54,7 +54,8 @@ async fn a_502_or_503_from_the_front_moves_on_with_the_whole_body() {
         for seen in a.seen().iter().chain(&b.seen()) {
             assert_eq!(seen.hash, xxh3_64(&body));
         }
-        let moved = ramjet.series("ramjet_upstream_failovers_total").await;
+        let mut moved = ramjet.series("ramjet_upstream_failovers_total").await;
+        moved.retain(|(_, count)| *count > 0.0);
         assert_eq!(moved.len(), 1, "{moved:?}");
         assert!(moved[0].0.contains("bad_gateway") && moved[0].1 == 1.0, "{moved:?}");
         ramjet.settled().await;
