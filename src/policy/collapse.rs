@@ -48,8 +48,8 @@ mod tests {
     /// When each of some requests breaks, of so many that are there.
     fn breaks(there: u32, at: &[f64]) -> bool {
         let mut collapse = Collapse::default();
-        let ends = at.iter().zip((0..=there).rev());
-        ends.map(|(now, left)| collapse.on_broken(0.0, 1000.0 + now, left)).any(|is_all| is_all)
+        let mut ends = at.iter().zip((0..=there).rev());
+        ends.any(|(now, left)| collapse.on_broken(0.0, 1000.0 + now, left))
     }
 
     #[test]
