@@ -134,7 +134,8 @@ impl Replica {
     pub fn tells_no_longer(&self, why: Loss) {
         self.account.losses[why as usize].fetch_add(1, Relaxed);
         // what contradicts itself has been dropped, and what is too large is not followed before the engine begins anew
-        if self.account.is_told.swap(false, Relaxed) && why != Loss::Contradiction {
+        self.account.is_told.store(false, Relaxed);
+        if why != Loss::Contradiction {
             let mut stored = self.account.stored.lock();
             stored.clear();
             self.account.batches.store(stored.batches(), Relaxed);
@@ -211,5 +212,14 @@ mod tests {
         assert_eq!(replica.account().0, 1, "it is not its connection any more");
         replica.hangs_up(&new);
         assert_eq!(replica.account().0, 0);
+        // one that stores too much is followed again once it connects anew
+        let many: Vec<u64> = (0..=1 << 18).collect();
+        replica.is_told_by(&old);
+        assert!(replica.tell(|stored| stored.store(&many, None, 16)).is_err());
+        replica.tells_no_longer(Loss::Contradiction);
+        assert_eq!(tells(&old, &[7]), 0);
+        replica.tells_no_longer(Loss::Contradiction);
+        replica.hangs_up(&old);
+        assert_eq!(tells(&new, &[7]), 1);
     }
 }
