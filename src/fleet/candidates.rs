@@ -11,7 +11,7 @@ use super::steps::{Told, is_noting, note_pool, note_presumed};
 use super::{Fleet, Tuning};
 use crate::policy::cost::Prospect;
 use crate::policy::estimate::Prior;
-use crate::policy::hint::{Hint, rendezvous};
+use crate::policy::hint::{Hint, Source, rendezvous};
 use crate::policy::room::Room;
 use crate::policy::select::{Candidate, Decision};
 use crate::policy::{flight, hint, lane, slow_start};
@@ -163,8 +163,12 @@ impl Fleet {
             None => (session, self.hints.home(session.key)),
         };
         let session = key.session.map(at_home);
-        if let Some((_, None)) = session {
-            request.tokens.turns = self.hints.turns(self.clock.now());
+        let begins = match session {
+            Some((hint, home)) => home.is_none() && hint.source == Source::Named,
+            None => key.previous.is_none(),
+        };
+        if begins {
+            request.tokens.turns = self.hints.turns(session.is_some(), self.clock.now());
         }
         lane::choose(request, candidates, params, lane, |group| {
             let decision = flight::choose(request, group, params)?;

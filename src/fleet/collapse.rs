@@ -27,8 +27,8 @@ mod tests {
     #[test]
     fn an_engine_that_restarts_unseen_has_lost_what_it_held() {
         let fleet = testing::fleet(["a", "b"].map(spec));
-        fleet.hints.remember(1, ReplicaId(0), 9.0, 0.0);
-        fleet.hints.remember(2, ReplicaId(1), 9.0, 0.0);
+        fleet.hints.remember(1, ReplicaId(0), 9.0);
+        fleet.hints.remember(2, ReplicaId(1), 9.0);
         let there = &fleet.replicas()[0].inflight;
         there.store(3, Relaxed);
         for left in [2, 1, 0] {

@@ -87,17 +87,20 @@ impl Hints {
         self.halves.lock().touch(key)
     }
 
-    /// A request of the session, `tokens` long, got its first token at `replica` at `now`, milliseconds on the fleet's
-    /// clock. Returns the one before, if there was any.
-    pub fn remember(&self, key: u64, replica: ReplicaId, tokens: f64, now: f64) -> Option<Last> {
-        let before = self.heard(self.hashed(key), replica, tokens);
-        self.returns.lock().saw(now, before.is_some());
-        before
+    /// A request of the session, `tokens` long, got its first token at `replica`. Returns the one before, if there was
+    /// any.
+    pub fn remember(&self, key: u64, replica: ReplicaId, tokens: f64) -> Option<Last> {
+        self.heard(self.hashed(key), replica, tokens)
     }
 
-    /// The turns that a session which begins now is expected to take after its first.
-    pub fn turns(&self, now: f64) -> f64 {
-        self.returns.lock().expected(now)
+    /// A request was read at `now`, milliseconds on the fleet's clock, which began a session or goes on with one.
+    pub fn saw(&self, goes_on: bool, now: f64) {
+        self.returns.lock().saw(now, goes_on);
+    }
+
+    /// The turns that a session which begins now is expected to take after its first, whether its client names it or not.
+    pub fn turns(&self, is_named: bool, now: f64) -> f64 {
+        self.returns.lock().expected(is_named, now)
     }
 
     /// The same as another router has told, of the session whose key has this hash.
@@ -149,17 +152,17 @@ mod tests {
     fn what_is_used_stays_and_the_rest_makes_room() {
         let hints = Hints::default();
         let home = |key| hints.home(key).map(|home| home.replica);
-        hints.remember(u64::MAX, ReplicaId(7), 9.0, 0.0);
+        hints.remember(u64::MAX, ReplicaId(7), 9.0);
         for key in 0..4 * HALF as u64 {
-            hints.remember(key, ReplicaId(1), 9.0, 0.0);
+            hints.remember(key, ReplicaId(1), 9.0);
             if key % 1000 == 0 {
                 assert_eq!(home(u64::MAX), Some(ReplicaId(7)), "{key}");
             }
             assert!(hints.len() <= 2 * HALF);
         }
         assert_eq!((home(0), home(4 * HALF as u64 - 1)), (None, Some(ReplicaId(1))));
-        hints.remember(5, ReplicaId(2), 9.0, 0.0);
-        hints.remember(5, ReplicaId(3), 9.0, 0.0);
+        hints.remember(5, ReplicaId(2), 9.0);
+        hints.remember(5, ReplicaId(3), 9.0);
         assert_eq!(home(5), Some(ReplicaId(3)));
         hints.forget(ReplicaId(3));
         assert_eq!((home(5), home(u64::MAX)), (None, Some(ReplicaId(7))));
@@ -168,13 +171,13 @@ mod tests {
     #[test]
     fn what_a_home_is_worth_is_learned_and_goes_along() {
         let hints = Hints::default();
-        assert_eq!(hints.remember(1, ReplicaId(0), 9.0, 0.0), None);
+        assert_eq!(hints.remember(1, ReplicaId(0), 9.0), None);
         let worth = || hints.home(1).map(|home| home.worth);
         assert_eq!(worth(), Some(1.0));
         hints.prove(1, 0.0);
         hints.prove(1, -3.0);
         assert_eq!(worth(), Some(0.25));
-        assert_eq!(hints.remember(1, ReplicaId(2), 8.0, 0.0).map(|last| last.replica), Some(ReplicaId(0)));
+        assert_eq!(hints.remember(1, ReplicaId(2), 8.0).map(|last| last.replica), Some(ReplicaId(0)));
         assert_eq!(worth(), Some(0.25));
         hints.prove(1, 7.0);
         assert_eq!(worth(), Some(0.625));

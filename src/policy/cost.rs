@@ -97,6 +97,12 @@ impl Price {
         self.queue + self.prefill + self.decode + self.imposed + self.coming + self.evicted + self.later
     }
 
+    /// What reading costs, those included who wait for it.
+    #[inline]
+    pub fn reading(&self) -> f64 {
+        self.prefill + self.imposed + self.coming
+    }
+
     /// The terms by name.
     pub fn terms(&self) -> [(&'static str, f64); 7] {
         [

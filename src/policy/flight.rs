@@ -3,7 +3,7 @@
 //!
 //! A *follower* that goes elsewhere has the prefix read twice. It waits less for itself only if the other replica reads
 //! all of it sooner than the leader's reads the rest; and the second reading is work that whoever comes next waits
-//! for. So a follower joins its leader unless that costs more, a quarter of what would be read twice included.
+//! for. So a follower joins its leader unless that costs more, half of what would be read twice included.
 //!
 //! What is refused: meeting at any price (a burst would queue up at one replica while others idle), and comparing
 //! prices alone (on an idle fleet the whole of a burst that came at once would be scattered by a few milliseconds).
@@ -13,7 +13,7 @@ use crate::types::{FlightMode, PolicyKind, ReplicaId};
 use smallvec::SmallVec;
 
 /// The share of the time to read a prefix twice that counts against reading it twice.
-const TWICE: f64 = 0.25;
+const TWICE: f64 = 0.5;
 
 /// What is done about prefixes that are being read.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,7 +99,7 @@ pub fn choose(request: RouteRequest, candidates: &[Candidate], params: &Params) 
         FlightMode::Shadow => {
             let mut decision = select(request, &as_counted(candidates, flight.mode), params)?;
             if let Some(leader) = leader {
-                let together = joined(select(request, candidates, params)?, leader);
+                let together = joined(select(request, candidates, params)?, leader, request.tokens.prompt);
                 let moves = together.ranked.first().map(|r| r.id) != decision.ranked.first().map(|r| r.id);
                 decision.flight = Some(if moves { Flight::WouldMove } else { Flight::WouldStay });
             }
@@ -108,7 +108,7 @@ pub fn choose(request: RouteRequest, candidates: &[Candidate], params: &Params) 
         FlightMode::Colocate | FlightMode::Hold => {
             let mut decision = select(request, candidates, params)?;
             match leader {
-                Some(leader) => decision = joined(decision, leader),
+                Some(leader) => decision = joined(decision, leader, request.tokens.prompt),
                 None => decision.flight = leads(request, candidates, params).then_some(Flight::Leader),
             }
             Some(decision)
@@ -146,11 +146,15 @@ fn looks_at_prefixes(policy: PolicyKind) -> bool {
     matches!(policy, PolicyKind::Cost | PolicyKind::Affinity)
 }
 
-/// The decision with the leader's replica in front, unless that costs more.
-fn joined(mut decision: Decision, leader: ReplicaId) -> Decision {
+/// The decision with the leader's replica in front, unless that costs more; `prompt`: tokens of the request's.
+fn joined(mut decision: Decision, leader: ReplicaId, prompt: f64) -> Decision {
     let Some(there) = decision.ranked.of(leader).copied() else { return decision };
+    // the more of a prompt others have in common, the more likely is it asked along with theirs, once: what its session's
+    // later turns would cost counts as far as it is its own
+    let own = (1.0 - there.held / prompt.max(1.0)).clamp(0.0, 1.0);
+    let pays = |other: &Ranked| pays(&there, other, own);
     let is_first = decision.ranked.first().is_some_and(|r| r.id == leader);
-    if decision.ranked.unordered().iter().all(|r| r.id == leader || pays(&there, r)) {
+    if decision.ranked.unordered().iter().all(|r| r.id == leader || pays(r)) {
         decision.ranked.put_first(leader);
         decision.flight = Some(Flight::Follower);
         if !is_first {
@@ -162,10 +166,11 @@ fn joined(mut decision: Decision, leader: ReplicaId) -> Decision {
     decision
 }
 
-/// Whether waiting at `there` costs less than going to `other`.
-fn pays(there: &Ranked, other: &Ranked) -> bool {
+/// Whether waiting at `there` costs less than going to `other`, later turns counting for `own`.
+fn pays(there: &Ranked, other: &Ranked, own: f64) -> bool {
     let twice = (other.price.prefill - there.price.prefill).max(0.0);
-    there.price.total() <= other.price.total() + TWICE * twice
+    let total = |r: &Ranked| r.price.total() - (1.0 - own) * r.price.later;
+    total(there) <= total(other) + TWICE * twice
 }
 
 /// A candidate with what counts as held by it.
@@ -306,7 +311,7 @@ mod tests {
             prop_assert_eq!(&d, &choose(request, &fleet, &p).unwrap());
             let first = d.ranked[0];
             if d.flight == Some(Flight::Follower) {
-                prop_assert!(d.ranked.iter().all(|r| pays(&first, r)));
+                prop_assert!(d.ranked.iter().all(|r| pays(&first, r, 1.0)));
             }
             if mode == FlightMode::Off {
                 prop_assert_eq!(d.flight, None);

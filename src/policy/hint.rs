@@ -2,9 +2,9 @@
 //!
 //! The same name goes to the same replica, its *home*, while that is neither overloaded nor gone. What a hint can be
 //! worth is known: at most the time to read, at the home, what the index does not say it holds, and at most the time to
-//! read at the cheapest other replica what that does not hold. Beyond that load going there is cheaper even if the home
-//! holds all of the prompt. This is the *break point*; no hint overrides it, and what the index knows counts fully besides.
-//! For a short prompt it would lie below one other request at the home; a name that the client gave is worth that much.
+//! read at the cheapest other replica what that does not hold, those included who wait for that at the home. Beyond that
+//! load going there is cheaper even if the home holds all of the prompt. This is the *break point*; no hint overrides it,
+//! and what the index knows counts fully besides. For a short prompt it would lie below one other request at the home; a name that the client gave is worth that much.
 //! And a session may prove to be worth less: where its prompts change near their head from turn to turn, most engines find
 //! nothing of the turn before, home or not. What they found lately, of what the index did not know, counts.
 //!
@@ -106,7 +106,8 @@ pub fn weigh(
     let cheaper = |a: &&Ranked, b: &&Ranked| a.price.total().total_cmp(&b.price.total()).then(a.id.cmp(&b.id));
     let Some(other) = other.min_by(cheaper) else { return decision };
     let floor = if hint.source == Source::Named { PATIENCE_MS } else { 0.0 };
-    let break_ms = (worth * there.price.prefill.min(other.price.prefill)).max(floor);
+    let unread_ms = there.price.prefill.min(other.price.prefill);
+    let break_ms = (worth * unread_ms * there.price.reading() / there.price.prefill.max(f64::MIN_POSITIVE)).max(floor);
     let is_held = first.overlap >= request.blocks.max(1);
     let stays = is_near(&&there)
         || match params.policy {

@@ -45,7 +45,7 @@ fn who_stays_keeps_its_slot_and_what_it_holds_and_a_slot_is_reused_only_when_nob
     ["a", "b"].iter().for_each(|name| read(&fleet, name, &chain));
     let b = slot(&fleet, "b").unwrap();
     fleet.pins().remember(7, b);
-    fleet.hints.remember(9, b, 1.0, 0.0);
+    fleet.hints.remember(9, b, 1.0);
     let held = Reservation::new(fleet.replica(b).unwrap(), SHARE, fleet.clock());
     let change = fleet.change(wanted(&["c", "a", "d"]));
     assert_eq!((change.added, change.removed), (vec!["d".to_owned()], vec!["b".to_owned()]));
