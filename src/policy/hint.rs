@@ -4,7 +4,8 @@
 //! worth is known: at most the time to read, at the home, what the index does not say it holds, and at most the time to
 //! read at the cheapest other replica what that does not hold, those included who wait for that at the home. Beyond that
 //! load going there is cheaper even if the home holds all of the prompt. This is the *break point*; no hint overrides it,
-//! and what the index knows counts fully besides. For a short prompt it would lie below one other request at the home; a name that the client gave is worth that much.
+//! and what the index knows counts fully besides. For a short prompt it would lie below one other request at the home; a
+//! name that the client gave is worth that much.
 //! And a session may prove to be worth less: where its prompts change near their head from turn to turn, most engines find
 //! nothing of the turn before, home or not. What they found lately, of what the index did not know, counts.
 //!
