@@ -6,11 +6,11 @@ use crate::types::ReplicaId;
 
 impl Fleet {
     /// The connection to a replica was lost together with the answer to a request that began at `began`, milliseconds on
-    /// the fleet's clock, and is still counted there.
-    pub fn cut_off(&self, id: ReplicaId, began: f64) {
+    /// the fleet's clock, and is still counted there; or (`breaks` is false) its engine was not reached.
+    pub fn cut_off(&self, id: ReplicaId, breaks: bool, began: f64) {
         let _step = self.step();
         let Some(replica) = self.replica(id) else { return };
-        let is_all = replica.collapse.lock().on_broken(began, self.clock().now(), replica.inflight());
+        let is_all = replica.collapse.lock().on_failed(breaks, began, self.clock().now(), replica.inflight());
         if is_all {
             log::warn!("replica {}: all of its answers broke off at once; its cache counts as empty", replica.name());
             self.forget(id);
@@ -33,7 +33,7 @@ mod tests {
         there.store(3, Relaxed);
         for left in [2, 1, 0] {
             assert!(fleet.hints.home(1).is_some(), "{left}");
-            fleet.cut_off(ReplicaId(0), -1.0);
+            fleet.cut_off(ReplicaId(0), true, -1.0);
             there.store(left, Relaxed);
         }
         assert_eq!((fleet.hints.home(1), fleet.hints.home(2).is_some()), (None, true));

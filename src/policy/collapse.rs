@@ -21,16 +21,18 @@ pub struct Collapse {
 }
 
 impl Collapse {
-    /// A request that began at `began` broke off at `now`, where `there` were there, this one included. Whether that was
-    /// the last one of all.
-    pub fn on_broken(&mut self, began: f64, now: f64, there: u32) -> bool {
-        if self.broken == 0 || now - self.since > MOMENT_MS {
-            *self = Collapse { since: now, left: there, broken: 0 };
-        } else if began >= self.since {
-            // it was sent there afterwards
+    /// A request that began at `began` has failed at `now`, where `there` were there, this one included: it broke off, or
+    /// (`breaks` is false) its engine was not reached. Whether that was the last one of all.
+    pub fn on_failed(&mut self, breaks: bool, began: f64, now: f64, there: u32) -> bool {
+        let begins = self.broken == 0 || now - self.since > MOMENT_MS;
+        if begins && !breaks || !begins && began >= self.since {
+            // nothing has broken yet, or it was sent there afterwards
             return false;
         }
-        self.broken += 1;
+        if begins {
+            *self = Collapse { since: now, left: there, broken: 0 };
+        }
+        self.broken += u32::from(breaks);
         self.left = self.left.saturating_sub(1);
         let is_all = self.left == 0 && self.broken >= LEAST;
         if is_all {
@@ -49,7 +51,7 @@ mod tests {
     fn breaks(there: u32, at: &[f64]) -> bool {
         let mut collapse = Collapse::default();
         let mut ends = at.iter().zip((0..=there).rev());
-        ends.any(|(now, left)| collapse.on_broken(0.0, 1000.0 + now, left))
+        ends.any(|(now, left)| collapse.on_failed(true, 0.0, 1000.0 + now, left))
     }
 
     #[test]
@@ -63,11 +65,20 @@ mod tests {
     #[test]
     fn what_is_sent_there_afterwards_is_not_what_was_there() {
         let mut collapse = Collapse::default();
-        assert!(!collapse.on_broken(0.0, 100.0, 3));
-        assert!(!collapse.on_broken(100.0, 101.0, 3) && !collapse.on_broken(100.5, 102.0, 3));
-        assert!(!collapse.on_broken(7.0, 103.0, 2) && collapse.on_broken(8.0, 104.0, 1));
+        assert!(!collapse.on_failed(true, 0.0, 100.0, 3));
+        assert!(!collapse.on_failed(true, 100.0, 101.0, 3) && !collapse.on_failed(true, 100.5, 102.0, 3));
+        assert!(!collapse.on_failed(true, 7.0, 103.0, 2) && collapse.on_failed(true, 8.0, 104.0, 1));
         // and it begins anew
-        assert!(!collapse.on_broken(9.0, 105.0, 1));
+        assert!(!collapse.on_failed(true, 9.0, 105.0, 1));
+    }
+
+    #[test]
+    fn who_does_not_reach_it_any_more_is_not_left_there() {
+        let mut collapse = Collapse::default();
+        // an idle connection that was closed says nothing by itself
+        assert!(!collapse.on_failed(false, 0.0, 99.0, 5));
+        assert!(!collapse.on_failed(true, 0.0, 100.0, 4) && !collapse.on_failed(true, 0.0, 100.0, 3));
+        assert!(!collapse.on_failed(true, 0.0, 101.0, 2) && collapse.on_failed(false, 99.5, 102.0, 1));
     }
 
     proptest! {
@@ -75,7 +86,7 @@ mod tests {
         fn whoever_ends_well_in_between_speaks_for_the_engine(there in 3u32..40, well in 1u32..5) {
             let mut collapse = Collapse::default();
             for n in 0..there.saturating_sub(well) {
-                prop_assert!(!collapse.on_broken(0.0, 500.0, there - n));
+                prop_assert!(!collapse.on_failed(true, 0.0, 500.0, there - n));
             }
         }
     }

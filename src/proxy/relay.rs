@@ -149,7 +149,7 @@ impl Proxy {
             self.ended(Some(Failure::BrokenStream), ctx);
             if ctx.relay.unframed && !state.failed {
                 // that is how a lost connection looks there
-                self.cut_off(ctx);
+                self.cut_off(true, ctx);
             }
         }
         end && !state.finished && !state.failed && !state.foreign

@@ -105,8 +105,8 @@ impl Proxy {
         if !matches!(failure, Failure::BadGateway | Failure::StaleConnection) {
             self.ended(Some(failure), ctx);
         }
-        if failure == Failure::Lost {
-            self.cut_off(ctx);
+        if matches!(failure, Failure::Lost | Failure::StaleConnection | Failure::Connect) {
+            self.cut_off(failure == Failure::Lost, ctx);
         }
         ctx.attempt = None;
         ctx.failure = Some(failure);

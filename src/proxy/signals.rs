@@ -53,10 +53,10 @@ impl Proxy {
         }
     }
 
-    /// The connection to the engine was lost, and the answer with it.
-    pub(super) fn cut_off(&self, ctx: &Context) {
+    /// The connection to the engine was lost, and the answer with it if it `breaks`; else nothing had been sent.
+    pub(super) fn cut_off(&self, breaks: bool, ctx: &Context) {
         if let Some(attempt) = &ctx.attempt {
-            self.router.fleet().cut_off(attempt.reservation.replica().id, attempt.reservation.began());
+            self.router.fleet().cut_off(attempt.reservation.replica().id, breaks, attempt.reservation.began());
         }
     }
 

@@ -113,3 +113,36 @@ async fn an_engine_that_turns_everything_away_is_no_magnet_and_not_fenced() {
         drop(open);
     }
 }
+
+/// How much of a prompt is believed to be held where it goes.
+async fn overlap(ramjet: &Ramjet, body: &[u8]) -> String {
+    let mut h1 = client::H1::connect(ramjet.api).await.unwrap();
+    let head = client::chat_head(&format!("x-ramjet-explain: 1\r\ncontent-length: {}\r\n", body.len()));
+    h1.send(&[head.as_bytes(), body].concat()).await;
+    let answer = h1.answer().await.unwrap();
+    let decision = answer.header("x-ramjet-decision").unwrap();
+    decision.split("; ").find(|part| part.starts_with("overlap=")).unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_restarts_between_two_probes_counts_as_empty() {
+    for (running, held) in [(2, "overlap=9/9"), (4, "overlap=0/9")] {
+        let engine = Engine::start().await;
+        let addr = engine.addr;
+        let start = Start { upstreams: &[addr], probe_every: "1h", config: NO_PROBES, ..Start::default() };
+        let ramjet = Ramjet::start_with(start).await;
+        client::chat(ramjet.api, "", &talk('a', 1)).await.unwrap();
+        let mut open = Vec::new();
+        for about in ['b', 'c', 'd', 'e'].into_iter().take(running) {
+            open.push(client::begin_chat(ramjet.api, "prefill", &talk(about, 1)).await.unwrap());
+        }
+        until("all are there", || async { engine.seen().len() == 1 + running }).await;
+        engine.stop().await;
+        for mut one in open {
+            assert_ne!(one.answer().await.map_or(0, |answer| answer.status), 200);
+        }
+        let _back = Engine::start_at(addr).await;
+        // one or two may break off for reasons of their own
+        assert_eq!(overlap(&ramjet, &talk('a', 1)).await, held, "{running}");
+    }
+}

@@ -238,7 +238,7 @@ impl Rule for Library {
         let Some(booked) = self.booked.remove(&request.id) else { return };
         let (fleet, reservation) = (self.router.fleet(), &booked.reservation);
         fleet.set_back(request.ends, reservation.replica().id);
-        fleet.cut_off(reservation.replica().id, reservation.began());
+        fleet.cut_off(reservation.replica().id, true, reservation.began());
     }
 
     fn restarted(&mut self, replica: usize, now: f64) {
