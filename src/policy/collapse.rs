@@ -2,7 +2,7 @@
 //! connections break in the same moment. One that its supervisor starts anew at once is back before any probe has noticed,
 //! with an empty cache that everybody believes to be full. Pure; time comes in as milliseconds on any clock.
 //!
-//! A request or two may break for reasons of their own. That [`LEAST`] or more break within [`MOMENT_MS`], and that nothing
+//! A request or two may break for reasons of their own. That `LEAST` or more break within `MOMENT_MS`, and that nothing
 //! is left of what was there when the first one did, has one cause.
 
 /// Requests that must have broken.

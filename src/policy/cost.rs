@@ -19,7 +19,7 @@
 //! An answer shares its batch with those who generate now, and they are half done on average; then with those who come in
 //! their place, who go wherever it is cheapest by then, and so are no reason to prefer a replica now. A long answer must not
 //! be sent to a longer queue for one sequence fewer that will be there for a moment. And the more come while an answer is
-//! generated, the sooner such a difference is gone ([`SETTLED`]).
+//! generated, the sooner such a difference is gone (`SETTLED`).
 //!
 //! A session stays where it begins. So for one that begins its later turns count as well ([`super::returns`]): in each of
 //! them it meets as many sequences as are usually at r, those that come in a minute for as long as an answer takes. Without

@@ -8,7 +8,7 @@
 //! turns = returned / begun
 //! ```
 //!
-//! A session counts as begun only once it has had time to return ([`PATIENCE_MS`]): where many begin at once and wait for
+//! A session counts as begun only once it has had time to return (`PATIENCE_MS`): where many begin at once and wait for
 //! each other, none has returned yet, and that says nothing. Until sessions tell, those that their clients name are supposed
 //! to be long, as those of agents are: of short ones there are soon enough to tell. Of a prompt without a name it is not
 //! known whether it begins anything.
@@ -34,7 +34,7 @@ const SPAN_MS: f64 = PATIENCE_MS / SPANS_F;
 pub struct Returns {
     returned: f64,
     begun: f64,
-    /// Those that began within [`PATIENCE_MS`], span by span, the current one last.
+    /// Those that began within `PATIENCE_MS`, span by span, the current one last.
     young: Vec<f64>,
     /// The number of the current span.
     span: f64,

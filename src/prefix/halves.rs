@@ -5,7 +5,7 @@
 //! and nothing is sorted.
 //!
 //! Both halves are reserved at once and never grow beyond that; of what is reserved, what is known is used (see
-//! [`super::dense`]).
+//! `super::dense`).
 
 use super::dense::Dense;
 
