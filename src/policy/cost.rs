@@ -36,7 +36,8 @@ pub(super) const WAITING: f64 = 2.8;
 const INTERRUPTED: f64 = 0.4;
 /// For how much of an answer's time those who generate now do, at most.
 const NOW: f64 = 0.5;
-/// When so many have come, those who generate now make no difference any more: the others went where it was cheaper.
+/// Where more than twice so many come while an answer is generated, those who generate now count the less the more they
+/// are: the others go where it is cheaper.
 const SETTLED: f64 = 10.0;
 /// What a later turn counts for: who will be there then is not known well.
 const LATER: f64 = 0.5;

@@ -147,7 +147,7 @@ impl Proxy {
         if broken && !std::mem::replace(&mut ctx.relay.broken, broken) && !state.refused {
             self.metrics.attempt_failed(ctx.endpoint, Failure::BrokenStream);
             self.ended(Some(Failure::BrokenStream), ctx);
-            if ctx.relay.unframed && !state.failed {
+            if ctx.relay.unframed && !state.failed && !state.foreign {
                 // that is how a lost connection looks there
                 self.cut_off(true, ctx);
             }

@@ -53,8 +53,11 @@ impl Proxy {
         }
     }
 
-    /// The connection to the engine was lost, and the answer with it if it `breaks`; else nothing had been sent.
+    /// The connection to the engine was lost, and the answer with it if it `breaks`; else nothing had been sent. What has
+    /// failed elsewhere before may itself be the cause, and breaks nothing.
     pub(super) fn cut_off(&self, breaks: bool, ctx: &Context) {
+        let is_first = ctx.route.as_ref().is_none_or(|route| route.attempts <= 1);
+        let breaks = breaks && is_first && ctx.endpoint.is_inference();
         if let Some(attempt) = &ctx.attempt {
             self.router.fleet().cut_off(attempt.reservation.replica().id, breaks, attempt.reservation.began());
         }
