@@ -163,12 +163,12 @@ impl Fleet {
             None => (session, self.hints.home(session.key)),
         };
         let session = key.session.map(at_home);
-        let begins = match session {
-            Some((hint, home)) => home.is_none() && hint.source == Source::Named,
-            None => key.previous.is_none(),
-        };
+        let is_open = |home: ReplicaId| candidates.iter().any(|c| c.id == home && c.healthy);
+        let begins = session.is_some_and(|(hint, home)| {
+            hint.source == Source::Named && !home.is_some_and(|home| is_open(home.replica))
+        });
         if begins {
-            request.tokens.turns = self.hints.turns(session.is_some(), self.clock.now());
+            request.tokens.turns = self.hints.turns(self.clock.now());
         }
         lane::choose(request, candidates, params, lane, |group| {
             let decision = flight::choose(request, group, params)?;

@@ -6,7 +6,7 @@ use super::landing::Landing;
 use super::presumed::is_strange;
 use super::sharing::{Claimed, Learned};
 use super::steps::{Change, Hold, note};
-use crate::policy::hint::Hint;
+use crate::policy::hint::{Hint, Source};
 use crate::prefix::residency::{Belief, Claim, Served, Size};
 use crate::prefix::turns::Turn;
 use crate::types::ReplicaId;
@@ -125,20 +125,18 @@ impl ClaimGuard {
     pub fn confirm(&mut self) {
         let _step = self.fleet.step();
         self.note_step(Hold::Held);
-        let mut goes_on = self.size.ends.previous.is_some();
         if let Some(session) = self.session.take() {
             let hints = &self.fleet.hints;
             let before = hints.remember(session.key, self.replica, self.size.prompt);
-            goes_on |= before.is_some();
+            if session.source == Source::Named && !self.is_heard {
+                hints.saw(before.is_some(), self.fleet.clock.now());
+            }
             let (at, tokens) = (self.replica, self.size.prompt);
             self.fleet.sharing.tell(|| Learned::Home(hints.hashed(session.key), at, tokens));
             let before = before.filter(|last| last.replica == self.replica);
             self.returned = before.map(|last| (session, f64::from(last.tokens)));
         }
         if std::mem::take(&mut self.is_new) {
-            if !self.is_heard {
-                self.fleet.hints.saw(goes_on, self.fleet.clock.now());
-            }
             self.note(self.size.prompt, 0.0);
         }
         if let Some(claim) = self.claim.take() {

@@ -93,14 +93,14 @@ impl Hints {
         self.heard(self.hashed(key), replica, tokens)
     }
 
-    /// A request was read at `now`, milliseconds on the fleet's clock, which began a session or goes on with one.
+    /// A request was read at `now`, milliseconds on the fleet's clock, which began a named session or goes on with one.
     pub fn saw(&self, goes_on: bool, now: f64) {
         self.returns.lock().saw(now, goes_on);
     }
 
-    /// The turns that a session which begins now is expected to take after its first, whether its client names it or not.
-    pub fn turns(&self, is_named: bool, now: f64) -> f64 {
-        self.returns.lock().expected(is_named, now)
+    /// The turns that a session which begins now is expected to take after its first.
+    pub fn turns(&self, now: f64) -> f64 {
+        self.returns.lock().expected(now)
     }
 
     /// The same as another router has told, of the session whose key has this hash.

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A session counts as begun only once it has had time to return (`PATIENCE_MS`): where many begin at once and wait for
-//! each other, none has returned yet, and that says nothing. Until sessions tell, those that their clients name are supposed
-//! to be long, as those of agents are: of short ones there are soon enough to tell. Of a prompt without a name it is not
-//! known whether it begins anything.
+//! each other, none has returned yet, and that says nothing. Until sessions tell, they are supposed to be long, as those of
+//! agents are: of short ones there are soon enough to tell. Only those that their clients name are looked at: of a prompt
+//! without a name it is not known whether it begins anything.
 
 use crate::pack::record;
 
@@ -19,8 +19,6 @@ use crate::pack::record;
 const PATIENCE_MS: f64 = 60_000.0;
 /// The most turns that are expected of any, and those that are supposed of a named session before anything is known.
 const MOST: f64 = 400.0;
-/// Of a prompt without a name none are, and as many that did not return are supposed.
-const DOUBT: f64 = 8.0;
 /// What is remembered, in requests.
 const MEMORY: f64 = 8192.0;
 /// In how many spans the time of those that have just begun is known.
@@ -64,14 +62,10 @@ impl Returns {
         }
     }
 
-    /// The turns that a session which begins now is expected to take after its first, whether its client names it or not.
-    pub fn expected(&mut self, is_named: bool, now: f64) -> f64 {
+    /// The turns that a session which begins now is expected to take after its first.
+    pub fn expected(&mut self, now: f64) -> f64 {
         self.grow(now);
-        let turns = match is_named {
-            true => (self.returned + MOST) / (self.begun + 1.0),
-            false => self.returned / (self.begun + DOUBT),
-        };
-        turns.min(MOST)
+        ((self.returned + MOST) / (self.begun + 1.0)).min(MOST)
     }
 
     /// Those that are no longer young have begun.
@@ -103,13 +97,12 @@ mod tests {
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut returns = Returns::default();
         all.iter().for_each(|(at, is_return)| returns.saw(*at, *is_return));
-        returns.expected(true, all.last().map_or(0.0, |(at, _)| *at))
+        returns.expected(all.last().map_or(0.0, |(at, _)| *at))
     }
 
     #[test]
     fn sessions_are_supposed_to_be_long_until_they_are_seen_not_to_return() {
-        assert_eq!(Returns::default().expected(true, 0.0), MOST);
-        assert_eq!(Returns::default().expected(false, 0.0), 0.0);
+        assert_eq!(Returns::default().expected(0.0), MOST);
         // they begin together and wait for each other
         assert_eq!(seen(256, 1, 200.0), MOST);
         assert!(seen(600, 1, 500.0) < 1.0);
@@ -120,12 +113,12 @@ mod tests {
     fn a_pause_makes_nobody_young_again() {
         let mut returns = Returns::default();
         (0..500).for_each(|_| returns.saw(1e6, false));
-        assert_eq!(returns.expected(true, 1e6 + 40_000.0), MOST);
-        let later = returns.expected(true, 1e9);
+        assert_eq!(returns.expected(1e6 + 40_000.0), MOST);
+        let later = returns.expected(1e9);
         assert!(later < 1.0, "{later}");
-        assert_eq!(returns.expected(true, 1e9 + 1.0), later);
+        assert_eq!(returns.expected(1e9 + 1.0), later);
         // a clock that is read in another order takes nothing back
-        assert_eq!(returns.expected(true, 5.0), later);
+        assert_eq!(returns.expected(5.0), later);
     }
 
     proptest! {
@@ -135,8 +128,7 @@ mod tests {
             for (gap, is_return) in all {
                 now += gap;
                 returns.saw(now, is_return);
-                let [named, other] = [true, false].map(|is_named| returns.expected(is_named, now));
-                prop_assert!(0.0 <= other && other <= named && named <= MOST);
+                prop_assert!((0.0..=MOST).contains(&returns.expected(now)));
             }
             let mut bytes = Vec::new();
             crate::pack::Pack::pack(&returns, &mut bytes);
