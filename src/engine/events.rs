@@ -216,9 +216,7 @@ impl Publisher {
             let step = self.sequence.step(number);
             let batch = batch::read(payload);
             let Some(replica) = self.meant(topic, &batch, &of) else {
-                if let Some(passed) = of(topic, None) {
-                    passed.was_told(Heard::Other, 1);
-                }
+                self.pass_over(step, of(topic, None));
                 continue;
             };
             self.tells(&replica);
@@ -232,6 +230,19 @@ impl Publisher {
                 fleet.emptied(replica.id);
             }
             take(&replica, batch);
+        }
+    }
+
+    /// A batch is about nobody here: what its number says holds all the same for whom the connection has told something.
+    fn pass_over(&self, step: Step, topical: Option<Arc<Replica>>) {
+        if let Some(replica) = topical {
+            replica.was_told(Heard::Other, 1);
+        }
+        let Some(told) = &self.told else { return };
+        match step {
+            Step::Follows => {}
+            Step::Anew => told.tells_no_longer(Loss::Anew),
+            Step::Missing(_) => told.tells_no_longer(Loss::Gap),
         }
     }
 

@@ -213,6 +213,12 @@ async fn an_engine_of_its_own_that_names_a_rank_is_heard_and_another_rank_is_cou
     until("it is passed over", || async { others().await >= 1.0 }).await;
     publisher.publish_bytes(batch_of(3, &[stored(20..21, None, BLOCK)])).await;
     metric_is(&ramjet, "ramjet_upstream_kv_blocks", 4.0).await;
+    // that something is missing may show first by a batch of another rank
+    publisher.loses(&[removed(0..3)]);
+    publisher.publish_bytes(batch_of(4, &[stored(30..31, None, BLOCK)])).await;
+    publisher.publish_bytes(batch_of(3, &[stored(40..42, None, BLOCK)])).await;
+    metric_is(&ramjet, "ramjet_upstream_kv_blocks", 2.0).await;
+    assert_eq!(losses(&ramjet, "gap").await.to_bits(), 1f64.to_bits());
 }
 
 #[tokio::test(flavor = "multi_thread")]
