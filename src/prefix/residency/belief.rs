@@ -12,7 +12,7 @@ pub struct Belief {
     /// Of these, the blocks that were not believed to be evicted.
     pub held: u32,
     /// When the known ones were last used: at which claim, and how many tokens were touched since.
-    pub(super) runs: Vec<Mark<(Stamp, f64)>>,
+    pub(super) runs: Box<[Mark<(Stamp, f64)>]>,
     /// Tokens of a block, and of all of it, as far as they were known.
     pub(super) block: f64,
     pub(super) prompt: f64,
