@@ -123,7 +123,7 @@ fn table(record: &Record, fleet: &Members) -> String {
         let _infallible = writeln!(out, "  and {} more", record.others);
     }
     let _infallible = match policy {
-        PolicyKind::Cost => writeln!(out, "  held in tokens, the others in ms; total is the sum of the six before it"),
+        PolicyKind::Cost => writeln!(out, "  held in tokens, the others in ms; total is the sum of those in between"),
         PolicyKind::Affinity => writeln!(out, "  held in tokens, overlap in blocks; score = credit - {alpha} x load"),
         PolicyKind::Load | PolicyKind::RoundRobin => writeln!(out, "  held in tokens, load in units"),
     };

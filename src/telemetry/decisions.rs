@@ -191,6 +191,12 @@ impl Decisions {
         }
     }
 
+    /// Bytes that decisions take so far, and the counts of blocks.
+    pub fn written(&self) -> (usize, usize) {
+        let made = usize::try_from(self.next.load(Relaxed)).unwrap_or(KEPT);
+        (made.min(KEPT) * size_of::<Slot>(), self.rotation.lock().written())
+    }
+
     /// The last decision for a request.
     pub fn find(&self, id: u64) -> Option<Record> {
         self.newest_first().find(|record| record.id == id)
