@@ -110,7 +110,8 @@ fn remembered(page: &str) -> String {
     for line in page.lines() {
         let Some((name, value)) = line.rsplit_once(' ') else { continue };
         let value: f64 = value.parse().unwrap_or(0.0);
-        if let Some(table) = name.strip_prefix("ramjet_table_bytes{table=\"").and_then(|rest| rest.strip_suffix("\"}")) {
+        if let Some(table) = name.strip_prefix("ramjet_table_bytes{table=\"").and_then(|rest| rest.strip_suffix("\"}"))
+        {
             all += &format!("{table} {:.2}, ", value / 1024.0 / 1024.0);
         } else if name == "ramjet_prefix_index_blocks" {
             all += &format!("index {value:.0} blocks, ");

@@ -14,8 +14,8 @@ use super::wire::Wire;
 const REQUESTS: u64 = 60_000;
 const PROMPT: usize = 11_000;
 const AT_ONCE: usize = 8;
-/// Engines go wrong meanwhile, and a machine may be busy.
-const AT_MOST: Duration = Duration::from_secs(240);
+/// Engines go wrong meanwhile, or take their time to read, and a machine may be busy.
+const AT_MOST: Duration = Duration::from_secs(600);
 
 /// Asks until all have been asked; says how long that took.
 ///

@@ -82,7 +82,9 @@ mod tests {
         // the timer of a read that an engine may take long for ends with the read
         let shared = conf.fast_timeout_to_tokio_threshold_seconds.map(Duration::from_secs);
         let timeouts = Config::default().timeouts;
-        assert!(shared.is_some_and(|most| most < timeouts.idle_read.min(timeouts.first_byte).min(timeouts.client_body)));
+        assert!(
+            shared.is_some_and(|most| most < timeouts.idle_read.min(timeouts.first_byte).min(timeouts.client_body))
+        );
         assert_eq!((conf.user.as_deref(), conf.group), (Some("ramjet"), None));
     }
 

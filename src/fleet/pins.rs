@@ -155,6 +155,7 @@ mod tests {
             reason: Reason::Load,
             gate: Gate::Open,
             crowded: false,
+            passed: 0,
             flight: None,
             hint: None,
         };

@@ -32,8 +32,7 @@ const DROPPED: [&str; 2] = ["queue", "store"];
 const REJECTED: [&str; 5] = ["malformed", "version", "unproved", "shape", "repeated"];
 
 /// What is remembered of requests besides the prefix index, and the last day.
-const TABLES: [&str; 7] =
-    ["turns", "sessions", "session_names", "ids", "decisions", "block_counts", "prompt_outlines"];
+const TABLES: [&str; 7] = ["turns", "sessions", "session_names", "ids", "decisions", "block_counts", "prompt_outlines"];
 
 /// What became of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,5 +201,7 @@ mod tests {
         assert_eq!(metrics.checks(&fleet), [(Check::Reservations, false), (Check::IndexBytes, true)]);
         drop(placed);
         assert!(metrics.checks(&fleet).iter().all(|(_, holds)| *holds));
+        // what else is remembered is told besides, and is not the index
+        assert!(fleet.index_size().0 <= 1 << 20, "{:?}", fleet.index_size());
     }
 }
