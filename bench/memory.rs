@@ -7,6 +7,8 @@ use crate::num::{share, to_float};
 pub(crate) struct Memory {
     /// seconds and MiB
     points: Vec<(f64, f64)>,
+    /// MiB of the last look that are parts of files: the program and its libraries
+    files: f64,
 }
 
 /// What became of it.
@@ -26,15 +28,23 @@ impl Memory {
     /// What was seen: seconds and MiB.
     #[cfg(test)]
     pub(crate) fn of(points: Vec<(f64, f64)>) -> Self {
-        Self { points }
+        Self { points, files: 0.0 }
     }
 
     /// Notes what the process has now.
     pub(crate) fn look(&mut self, process: u32, at: f64) {
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.split_whitespace().next()).and_then(|kib| kib.parse::<u64>().ok());
-        self.points.extend(kib.map(|kib| (at, to_float(kib) / 1024.0)));
+        let mib = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(to_float(line.split_whitespace().next()?.parse().ok()?) / 1024.0)
+        };
+        self.points.extend(mib("VmRSS:").map(|mib| (at, mib)));
+        self.files = mib("RssFile:").unwrap_or(self.files);
+    }
+
+    /// MiB of the last look that are the program and its libraries.
+    pub(crate) fn files(&self) -> f64 {
+        self.files
     }
 
     /// The mean and the most of the looks since `from`, in MiB.
@@ -76,6 +86,6 @@ mod tests {
         assert_eq!((memory.since(101.0), Memory::default().growth()), ((0.0, 0.0), None));
         let mut own = Memory::default();
         own.look(std::process::id(), 0.0);
-        assert!(own.since(0.0).1 > 1.0);
+        assert!(own.since(0.0).1 > own.files() && own.files() > 0.1);
     }
 }

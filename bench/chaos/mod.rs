@@ -6,7 +6,7 @@
 //! every gauge must be at rest and the router's memory flat (`watch`). Sockets are spoken to by hand (`wire`), as a library
 //! would mend or hide just what is looked for.
 
-mod client;
+pub(crate) mod client;
 mod engine;
 mod judge;
 mod ledger;

@@ -1,5 +1,5 @@
-//! Plain requests before the round, as many as fill every table of what the router remembers: what grows after that is a
-//! leak, and not a table on its way to its bound.
+//! Plain requests before the round, as many as fill every table of what the router remembers of such load: what grows after
+//! that is a leak, and not a table on its way to its bound. Each is a session of its own, with a name.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use super::wire::Wire;
 const REQUESTS: u64 = 60_000;
 const PROMPT: usize = 11_000;
 const AT_ONCE: usize = 8;
-/// Engines go wrong meanwhile, and a machine may be busy.
-const AT_MOST: Duration = Duration::from_secs(240);
+/// Engines go wrong meanwhile, or take their time to read, and a machine may be busy.
+const AT_MOST: Duration = Duration::from_secs(600);
 
 /// Asks until all have been asked; says how long that took.
 ///
@@ -55,7 +55,9 @@ async fn ask(kept: &mut Option<Wire>, host: &str, model: &str, number: u64) -> s
     let prompt = format!("{number:016x} ").repeat(PROMPT / 17);
     let body = format!(r#"{{"model":"{model}","prompt":"{prompt}"}}"#);
     let length = body.len();
-    let head = format!("POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n");
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nX-Session-Id: warm-{number}\r\nContent-Length: {length}\r\n\r\n"
+    );
     wire.write(&[head.as_bytes(), body.as_bytes()].concat()).await?;
     let Some(head) = wire.head().await? else { return Err(std::io::ErrorKind::UnexpectedEof.into()) };
     wire.whole(head.body(true)).await?;

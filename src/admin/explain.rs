@@ -80,6 +80,7 @@ fn whole(o: &mut Object<'_>, record: &Record, fleet: &Members) {
     brief(o, record, fleet);
     o.text("why", &*why(record, fleet));
     o.text("runner_up", record.best.get(1).map(|r| name(fleet, r.id)));
+    o.plain("passed_over", record.passed);
     o.plain("prompt_bytes", record.placed.prompt_bytes);
     o.number("block_tokens", record.placed.tokens.block);
     o.number("expected_output_tokens", record.placed.tokens.output);

@@ -182,6 +182,7 @@ impl Admin {
     }
 
     fn show_metrics(&self) -> Answer {
+        self.metrics.remembered(&self.fleet, &self.decisions);
         match self.metrics.render(&self.fleet) {
             Ok(body) => Answer { status: 200, kind: PROMETHEUS_TEXT, body },
             Err(e) => Answer::plain(500, &e.to_string()),

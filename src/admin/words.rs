@@ -48,9 +48,13 @@ pub(super) fn why(record: &Record, fleet: &Members) -> String {
         Reason::Load => "it has the least to do, as far as that is looked at".to_owned(),
         Reason::Hint => hinted(record),
         Reason::Affinity => "it holds as much of the prompt as any candidate".to_owned(),
+        Reason::Spill if record.passed > 0 => passed_over(record, fleet),
         Reason::Spill => spilled(record, fleet),
         Reason::Cold => "nobody holds any of the prompt, and it came first by its load".to_owned(),
     };
+    if record.passed > 0 && record.reason != Reason::Spill {
+        let _infallible = write!(out, "; {}", passed_over(record, fleet));
+    }
     out.push_str(match record.flight {
         Some(Flight::Follower) => "; another request is reading the same beginning there",
         Some(Flight::Leader) => "; its beginning is new, and who shares it will follow",
@@ -77,6 +81,15 @@ fn hinted(record: &Record) -> String {
     }
 }
 
+/// Others come before it.
+fn passed_over(record: &Record, fleet: &Members) -> String {
+    let best = record.best.get(1).map_or("another one", |r| name(fleet, r.id));
+    match record.passed {
+        0 | 1 => format!("{best} comes before it, but has no room for it now, or turns requests away"),
+        n => format!("{best} and {} more come before it, but have no room for it now, or turn requests away", n - 1),
+    }
+}
+
 /// Somebody else holds more of the prompt.
 fn spilled(record: &Record, fleet: &Members) -> String {
     let deepest = record.best.iter().max_by_key(|r| r.overlap);
@@ -90,7 +103,10 @@ fn spilled(record: &Record, fleet: &Members) -> String {
     match record.rule.policy {
         PolicyKind::Cost => {
             let more = deepest.price.total() - first.price.total();
-            format!("{there} holds more of the prompt, but going there costs {more:.0} ms more")
+            match more > 0.0 {
+                true => format!("{there} holds more of the prompt, but going there costs {more:.0} ms more"),
+                false => format!("{there} holds more of the prompt, but another group of replicas comes first"),
+            }
         }
         _ => format!("{there} holds more of the prompt, but its load outweighs that"),
     }
@@ -123,7 +139,7 @@ fn table(record: &Record, fleet: &Members) -> String {
         let _infallible = writeln!(out, "  and {} more", record.others);
     }
     let _infallible = match policy {
-        PolicyKind::Cost => writeln!(out, "  held in tokens, the others in ms; total is the sum of the six before it"),
+        PolicyKind::Cost => writeln!(out, "  held in tokens, the others in ms; total is the sum of those in between"),
         PolicyKind::Affinity => writeln!(out, "  held in tokens, overlap in blocks; score = credit - {alpha} x load"),
         PolicyKind::Load | PolicyKind::RoundRobin => writeln!(out, "  held in tokens, load in units"),
     };

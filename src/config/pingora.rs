@@ -14,6 +14,11 @@ use super::table::Config;
 /// A file of issuers without any: each replica behind https names its own. Pingora would read those of the system for
 /// every connector, and end the process if one of them is bad.
 const NO_ISSUERS: &str = "/dev/null";
+/// A timeout that is longer gets a timer of its own, which ends with what it is for. Pingora keeps the others until their
+/// time is over, whatever became of what they are for: a tree of them for each thread, one for every ten milliseconds, 130
+/// bytes each. The silence that engines are allowed alone would make it 12 MB a thread, and it would grow for a quarter of
+/// an hour.
+const SHARED_TIMER_SECONDS: u64 = 10;
 
 /// Pingora's settings. `daemon` is the `-d` flag; the `-u` flag is Pingora's `Opt::upgrade` and has no place here.
 ///
@@ -31,6 +36,7 @@ pub fn server_conf(config: &Config, daemon: bool) -> ServerConf {
         ca_file: Some(NO_ISSUERS.to_owned()),
         grace_period_seconds: Some(whole_seconds(server.drain_limit)),
         graceful_shutdown_timeout_seconds: Some(1),
+        fast_timeout_to_tokio_threshold_seconds: Some(SHARED_TIMER_SECONDS),
         ..ServerConf::default()
     }
 }
@@ -73,6 +79,12 @@ mod tests {
         assert_eq!(conf.upgrade_sock, "/run/ramjet.upgrade.sock");
         assert_eq!(conf.grace_period_seconds, Some(2));
         assert_eq!(conf.graceful_shutdown_timeout_seconds, Some(1));
+        // the timer of a read that an engine may take long for ends with the read
+        let shared = conf.fast_timeout_to_tokio_threshold_seconds.map(Duration::from_secs);
+        let timeouts = Config::default().timeouts;
+        assert!(
+            shared.is_some_and(|most| most < timeouts.idle_read.min(timeouts.first_byte).min(timeouts.client_body))
+        );
         assert_eq!((conf.user.as_deref(), conf.group), (Some("ramjet"), None));
     }
 

@@ -146,6 +146,11 @@ impl Hints {
         xxh3_64_with_seed(&key.to_le_bytes(), self.secret.load(Relaxed))
     }
 
+    /// Bytes of entries that were ever written.
+    pub fn written(&self) -> usize {
+        self.halves.lock().written()
+    }
+
     /// Sessions known.
     pub fn len(&self) -> usize {
         self.halves.lock().len()

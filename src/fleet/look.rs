@@ -9,6 +9,13 @@ impl Fleet {
         self.residency.read().holders(print)
     }
 
+    /// Bytes of what is remembered of requests, as far as it was ever written: ends of turns, sessions, names of sessions,
+    /// and ids that replicas gave out.
+    pub fn written(&self) -> [usize; 4] {
+        let (turns, sessions) = self.residency.read().written();
+        [turns, sessions, self.hints.written(), self.pins.written()]
+    }
+
     /// Whether a request reads the beginning of this chain at a replica.
     #[cfg(test)]
     pub(crate) fn is_reading(&self, chain: &[u64], replica: ReplicaId) -> bool {

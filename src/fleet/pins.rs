@@ -46,6 +46,11 @@ impl Pins {
         self.ids.lock().all()
     }
 
+    /// Bytes of entries that were ever written.
+    pub fn written(&self) -> usize {
+        self.ids.lock().written()
+    }
+
     /// Where an id was given out.
     pub fn find(&self, key: u64) -> Option<ReplicaId> {
         self.ids.lock().touch(key)
@@ -150,6 +155,7 @@ mod tests {
             reason: Reason::Load,
             gate: Gate::Open,
             crowded: false,
+            passed: 0,
             flight: None,
             hint: None,
         };

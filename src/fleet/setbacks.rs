@@ -110,7 +110,8 @@ impl Spared {
     fn pass_failed(&self, decision: &mut Decision) {
         if self.failed.is_some() && self.failed == decision.ranked.first().map(|first| first.id) {
             pass_over(decision, 1);
-            decision.reason = Reason::Setback;
+            // for a reason of its own
+            (decision.reason, decision.passed) = (Reason::Setback, 0);
         }
     }
 

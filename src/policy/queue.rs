@@ -198,6 +198,7 @@ pub fn class(asked: Option<&str>, allowed: &[Priority]) -> Priority {
 pub fn pass_over(decision: &mut Decision, place: usize) {
     let Some(passed) = decision.ranked.get_mut(..=place).filter(|_| place > 0) else { return };
     passed.rotate_right(1);
+    decision.passed += place;
     let (first, best) = (passed[0].overlap, passed[1..].iter().map(|r| r.overlap).max());
     if matches!(decision.reason, Reason::Affinity | Reason::Hint) || best > Some(first) {
         decision.reason = Reason::Spill;

@@ -121,6 +121,8 @@ pub struct Decision {
     pub crowded: bool,
     /// How many of the first are preferred as a group: failover goes through them before any other.
     pub preferred: usize,
+    /// How many of those before the first were passed over: they have no room for it now, or turn requests away.
+    pub passed: usize,
 }
 
 impl Reason {
@@ -176,7 +178,8 @@ pub fn select(request: RouteRequest, candidates: &[Candidate], params: &Params) 
         policy if looks_at_overlap(policy) && request.blocks > 0 => affinity_reason(ranked.first(), peers),
         _ => Reason::Load,
     };
-    Some(Decision { preferred: ranked.len(), ranked, reason, flight: None, hint: None, gate: Gate::Open, crowded })
+    let (preferred, gate) = (ranked.len(), Gate::Open);
+    Some(Decision { preferred, ranked, reason, flight: None, hint: None, gate, crowded, passed: 0 })
 }
 
 /// Whose turn it is among equals: one after the other, in the order of their slots.

@@ -235,6 +235,11 @@ impl Crowd {
         self.sessions.iter().filter(move |(_, s)| there(s)).map(|(_, s)| s.tokens)
     }
 
+    /// Bytes of sessions that were ever written.
+    pub fn written(&self) -> usize {
+        self.sessions.written()
+    }
+
     /// Heap bytes that are reserved: always the same.
     pub fn bytes(&self) -> usize {
         self.sessions.bytes() + (self.expected.capacity() + self.late.capacity()) * size_of::<(Number, u64)>()

@@ -80,6 +80,11 @@ impl<V: Copy, const HALF: usize> Halves<V, HALF> {
         self.len() == 0
     }
 
+    /// Bytes of entries that were ever written: what is forgotten leaves its memory to what comes.
+    pub fn written(&self) -> usize {
+        self.young.written() + self.old.written()
+    }
+
     /// Heap bytes that are reserved: always the same.
     pub fn bytes(&self) -> usize {
         self.young.bytes() + self.old.bytes()

@@ -330,7 +330,7 @@ impl Residency {
 
     /// Heap bytes of the index.
     pub fn bytes(&self) -> usize {
-        self.index.bytes() + self.turns.bytes() + self.crowd.bytes()
+        self.index.bytes()
     }
 
     /// Blocks in the index.

@@ -65,6 +65,11 @@ impl Rotation {
         before
     }
 
+    /// Bytes of entries that were ever written.
+    pub fn written(&self) -> usize {
+        self.0.written()
+    }
+
     /// Blocks that are known.
     pub fn len(&self) -> usize {
         self.0.len()

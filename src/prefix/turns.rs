@@ -55,6 +55,11 @@ impl Turns {
         self.0.all()
     }
 
+    /// Bytes of entries that were ever written.
+    pub fn written(&self) -> usize {
+        self.0.written()
+    }
+
     /// Heap bytes, about.
     pub fn bytes(&self) -> usize {
         self.0.bytes()

@@ -1,5 +1,6 @@
 //! What must always hold, and what ramjet counts of itself.
 
+use super::decisions::Decisions;
 use super::metrics::Metrics;
 use crate::fleet::Fleet;
 
@@ -29,6 +30,9 @@ impl Check {
 const DROPPED: [&str; 2] = ["queue", "store"];
 /// Why something in the store is not believed.
 const REJECTED: [&str; 5] = ["malformed", "version", "unproved", "shape", "repeated"];
+
+/// What is remembered of requests besides the prefix index, and the last day.
+const TABLES: [&str; 7] = ["turns", "sessions", "session_names", "ids", "decisions", "block_counts", "prompt_outlines"];
 
 /// What became of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +94,9 @@ impl Metrics {
         }
         for end in Asked::ALL {
             self.usage_asked.with_label_values(&[end.label()]);
+        }
+        for table in TABLES {
+            self.table_bytes.with_label_values(&[table]);
         }
         self.show_cluster_from_the_start();
     }
@@ -155,6 +162,15 @@ impl Metrics {
         self.traces.with_label_values(&[end.label()]).get()
     }
 
+    /// What is remembered of requests, table by table.
+    pub fn remembered(&self, fleet: &Fleet, decisions: &Decisions) {
+        let ([turns, sessions, names, ids], (kept, counts)) = (fleet.written(), decisions.written());
+        let all = [turns, sessions, names, ids, kept, counts, decisions.linter.bytes()];
+        for (table, bytes) in TABLES.iter().zip(all) {
+            self.table_bytes.with_label_values(&[table]).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
+    }
+
     /// The history takes so many bytes.
     pub fn history(&self, bytes: usize) {
         self.history_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
@@ -185,5 +201,7 @@ mod tests {
         assert_eq!(metrics.checks(&fleet), [(Check::Reservations, false), (Check::IndexBytes, true)]);
         drop(placed);
         assert!(metrics.checks(&fleet).iter().all(|(_, holds)| *holds));
+        // what else is remembered is told besides, and is not the index
+        assert!(fleet.index_size().0 <= 1 << 20, "{:?}", fleet.index_size());
     }
 }

@@ -45,6 +45,8 @@ pub struct Record {
     pub others: usize,
     /// Why the first is first.
     pub reason: Reason,
+    /// How many before it were passed over: they had no room, or turned requests away.
+    pub passed: usize,
     /// What single flight had to say.
     pub flight: Option<Flight>,
     /// What the session's hint was worth.
@@ -133,6 +135,7 @@ impl Record {
             best: made.ranked.best(BEST),
             others: made.ranked.len().saturating_sub(BEST),
             reason: made.reason,
+            passed: made.passed,
             flight: made.flight,
             hint: made.hint,
             gate: made.gate,
@@ -191,6 +194,12 @@ impl Decisions {
         }
     }
 
+    /// Bytes that decisions take so far, and the counts of blocks.
+    pub fn written(&self) -> (usize, usize) {
+        let made = usize::try_from(self.next.load(Relaxed)).unwrap_or(KEPT);
+        (made.min(KEPT) * size_of::<Slot>(), self.rotation.lock().written())
+    }
+
     /// The last decision for a request.
     pub fn find(&self, id: u64) -> Option<Record> {
         self.newest_first().find(|record| record.id == id)
@@ -236,7 +245,8 @@ mod tests {
         };
         let ranked: Ranking = (0..candidates).map(ranked).collect();
         let preferred = ranked.len();
-        Decision { ranked, reason: Reason::Cold, flight: None, hint: None, gate: Gate::Open, crowded: false, preferred }
+        let (reason, gate) = (Reason::Cold, Gate::Open);
+        Decision { ranked, reason, flight: None, hint: None, gate, crowded: false, preferred, passed: 0 }
     }
 
     fn record(id: u64, candidates: u16) -> Record {

@@ -167,6 +167,11 @@ impl Linter {
         }
     }
 
+    /// Bytes of the outlines that are kept.
+    pub fn bytes(&self) -> usize {
+        self.state.lock().kinds.iter().flat_map(|(_, kept)| kept).map(Outline::bytes).sum()
+    }
+
     /// What was seen so far.
     pub fn report(&self) -> Report {
         let state = self.state.lock();

@@ -134,6 +134,9 @@ metrics! {
         checks: counters("ramjet_self_check_failures_total",
             "How often what must always hold did not for half a minute: every request that has a replica has a reservation \
              (reservations), and the prefix index keeps to its budget (index_bytes).", &["check"]);
+        table_bytes: gauges("ramjet_table_bytes",
+            "Bytes of what is remembered of requests besides the prefix index, table by table, as far as it was ever written; \
+             each table ends at a size of its own.", &["table"]);
         history_bytes: gauge("ramjet_history_bytes", "Heap bytes of the history that the dashboard shows.");
         traces: counters("ramjet_traces_total",
             "Traced requests, by what became of the trace: sent to the collector, dropped because too many waited, or \

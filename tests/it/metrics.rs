@@ -236,6 +236,10 @@ async fn all_series_are_there_before_anything_has_happened() {
     assert_eq!(ramjet.metric("ramjet_self_check_failures_total").await, 0.0);
     until("broken prompts are counted", || async { ramjet.metric("ramjet_prompt_breaks_total").await > 0.0 }).await;
     assert!(ramjet.metric("ramjet_model_cached_tokens_reported_total").await > 0.0);
+    let written = ramjet.series("ramjet_table_bytes").await;
+    for table in ["turns", "sessions", "decisions", "block_counts", "prompt_outlines"] {
+        assert!(written.iter().any(|(of, bytes)| of.contains(table) && *bytes > 0.0), "{table}: {written:?}");
+    }
     let after = series(&scrape(&ramjet).await);
     // none came and none went
     let changed: Vec<_> = after.symmetric_difference(&before).collect();

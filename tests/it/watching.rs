@@ -283,3 +283,26 @@ async fn elsewhere_than_on_loopback_all_of_it_needs_the_token() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_no_room_is_named_where_another_one_is_chosen() {
+    let engines = [Engine::start().await, Engine::start().await];
+    let upstreams = engines.each_ref().map(|engine| engine.addr);
+    let config = "limits: { inflight_per_replica: 1 }";
+    let ramjet = Ramjet::start_with(Start { upstreams: &upstreams, config, ..Start::default() }).await;
+    let body = chat_body(40_000, "");
+    let answer = ask(ramjet.api, "", &reports(10_000, 0), &body).await;
+    let home: usize = answer.header("x-ramjet-upstream").unwrap().parse().unwrap();
+    let mut running = H1::connect(ramjet.api).await.unwrap();
+    let head = chat_head(&format!("x-play: on-call-ok\r\ncontent-length: {}\r\n", body.len()));
+    running.send(&[head.as_bytes(), &body].concat()).await;
+    until("it is busy", || async { engines[home].seen().len() == 2 }).await;
+    let answer = ask(ramjet.api, "", &reports(10_000, 0), &body).await;
+    assert_eq!(answer.header("x-ramjet-upstream"), Some(if home == 0 { "1" } else { "0" }));
+    let path = format!("/api/explain/{}", answer.header("x-ramjet-request-id").unwrap());
+    let told = json(ramjet.admin, &path).await;
+    let why = format!("{} comes before it, but has no room for it now, or turns requests away", upstreams[home]);
+    assert_eq!((&told["why"], &told["reason"], &told["passed_over"]), (&why.into(), &"spill".into(), &1.into()));
+    engines[home].call();
+    assert_eq!(running.answer().await.unwrap().status, 200);
+}

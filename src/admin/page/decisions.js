@@ -36,6 +36,10 @@ const columns = pick => [
 const candidate = first => ({
   head: "replica", kind: "word free", of: c => make("span", c === first ? "wins" : "", `${c === first ? "▶ " : ""}${c.replica}`) });
 
+/** What the order of the candidates tells: the sentence above it gives the reason where it is not the rule's own. */
+const order = ([first, ...others], cost, best, better) =>
+  others.some(c => cost(c) < cost(first)) ? `Another one is ${better}; what outweighs that is said above.` : `The ${best} goes first.`;
+
 function prices(told) {
   const names = Object.keys(told.candidates[0]?.price_ms ?? {}).filter(name => name !== "total");
   const most = Math.max(...told.candidates.map(c => names.reduce((sum, name) => sum + Math.max(0, c.price_ms[name]), 0)));
@@ -53,7 +57,7 @@ function prices(told) {
   });
   list.show(told.candidates);
   const legend = names.map(name => make("li", "", make("i", `swatch ${TERMS[name]?.[0] ?? "e"}`), make("b", "", name), ` ${TERMS[name]?.[1] ?? ""}`));
-  const note = "The cheapest goes first. All parts are milliseconds, and the total is their sum.";
+  const note = `${order(told.candidates, c => c.price_ms.total, "cheapest", "cheaper")} All parts are milliseconds, and the total is their sum.`;
   return [make("p", "note", note), list.element, make("div", "pad", make("ul", "parts", ...legend))];
 }
 
@@ -74,7 +78,9 @@ function scores(told) {
     ],
   });
   list.show(told.candidates);
-  const note = isAffinity ? "The highest score goes first; it is credit minus load, in blocks." : "The least load goes first, as far as the rule looks at it.";
+  const note = isAffinity
+    ? `${order(told.candidates, c => -c.score, "highest score", "better")} A score is credit minus load, in blocks.`
+    : "The least load goes first, as far as the rule looks at it.";
   return [make("p", "note", note), list.element];
 }
 

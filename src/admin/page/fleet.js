@@ -17,7 +17,7 @@ const since = r => {
 };
 
 const columns = pick => [
-  { head: "replica", kind: "word", of: r => button(r.name, () => pick(r.name), "name"), seen: r => r.name },
+  { head: "replica", kind: "word free", of: r => button(r.name, () => pick(r.name), "name"), seen: r => r.name },
   { head: "state", kind: "word whole", of: r => {
     const cell = make("span", "", state(r.state, r.reason));
     const more = [r.detail, since(r)].filter(Boolean).join(", ");

@@ -167,6 +167,7 @@ fn decision(overlaps: &[u32], reason: Reason) -> Decision {
         gate: Gate::Open,
         crowded: false,
         preferred: overlaps.len(),
+        passed: 0,
     }
 }
 
@@ -185,6 +186,7 @@ fn a_full_replica_is_passed_over_and_the_reason_says_so() {
         let found: Vec<_> = decided.ranked.iter().map(|r| r.id.0).collect();
         assert_eq!((found.as_slice(), decided.reason), (&order[..], wanted), "{reason:?} {place}");
         let moved = place > 0;
+        assert_eq!(decided.passed, place);
         assert_eq!(decided.flight, Some(if moved { Flight::Apart } else { Flight::Follower }));
         assert_eq!(decided.hint.map(|h| h.stays), Some(!moved));
     }

@@ -12,6 +12,11 @@ impl Residency {
         (0..slots).map(ReplicaId).filter(is_held).collect()
     }
 
+    /// Bytes of entries that were ever written: of ends of turns, and of sessions.
+    pub fn written(&self) -> (usize, usize) {
+        (self.turns.written(), self.crowd.written())
+    }
+
     /// Whether the index keeps to its budget and its parts agree.
     pub fn is_sound(&self) -> bool {
         self.index.is_sound()
