@@ -37,7 +37,7 @@ use value::{string, text, value};
 
 /// The number of this form. It grows whenever the same request becomes other bytes: routers of two forms in one group understand
 /// nothing of each other's prompts, and are to keep them apart.
-pub const FORM: u32 = 1;
+pub const FORM: u32 = 2;
 /// The role that instructions outside the list of messages have.
 const SYSTEM: Str<'_> = Str { raw: b"system", at: 0 };
 /// Reasoning among a message's members: clients and templates drop that of earlier turns.
@@ -168,8 +168,11 @@ fn message<S: Sink>(message: &Message<'_>, sink: &mut S) -> Result<(), Malformed
         text(role, sink);
     }
     sink.push(PART);
-    if let Some(content) = message.content {
-        self::content(&mut Cursor::new(content), sink, 0)?;
+    match message.content.map(|content| (Str::of(content), content)) {
+        // most of a long prompt, whose end need not be searched again
+        Some((Some(content), _)) => text(content, sink),
+        Some((None, content)) => self::content(&mut Cursor::new(content), sink, 0)?,
+        None => {}
     }
     for (name, member) in MESSAGE_MEMBERS.iter().zip(message.others) {
         if let Some(member) = member.filter(|_| S::KEEPS_REASONING || !REASONING.contains(name)) {

@@ -10,7 +10,7 @@ mod text;
 
 use memchr::memchr;
 use std::borrow::Cow;
-use text::decode;
+use text::{decode, settle};
 
 /// The text ends or turns where a value, a key or a separator was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +52,19 @@ type Result<T> = std::result::Result<T, Malformed>;
 
 // === impl Str ===
 
+impl<'a> Str<'a> {
+    /// The string that a value is, given its whole text and no more, as [`Cursor::skip`] returns it.
+    pub fn of(value: &'a [u8]) -> Option<Self> {
+        let raw = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+        Some(Str { raw, at: 0 })
+    }
+}
+
 impl Str<'_> {
-    /// Passes the decoded bytes on in pieces.
-    pub fn decode(self, sink: impl FnMut(&[u8])) {
-        decode(self.raw, sink);
+    /// Passes on, in pieces, bytes that differ exactly where the meaning of texts differs, and at the same place. Quotes,
+    /// backslashes and control characters are escaped in them.
+    pub fn settle(self, sink: impl FnMut(&[u8])) {
+        settle(self.raw, sink);
     }
 
     /// The decoded bytes: those of the text itself where nothing is escaped.
@@ -64,14 +73,14 @@ impl Str<'_> {
             return Cow::Borrowed(self.raw);
         }
         let mut out = Vec::with_capacity(self.raw.len());
-        self.decode(|piece| out.extend_from_slice(piece));
+        decode(self.raw, |piece| out.extend_from_slice(piece));
         Cow::Owned(out)
     }
 
     /// The decoded text; bytes that are not UTF-8 are replaced.
     pub fn text(self) -> String {
         let mut out = Vec::with_capacity(self.raw.len());
-        self.decode(|piece| out.extend_from_slice(piece));
+        decode(self.raw, |piece| out.extend_from_slice(piece));
         String::from_utf8(out).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
     }
 
@@ -138,16 +147,6 @@ impl<'a> Cursor<'a> {
         let end = self.closing_quote(start)?;
         self.at = end + 1;
         Ok(Str { raw: &self.text[start..end], at: start - 1 })
-    }
-
-    /// Reads a string and passes its decoded bytes on, in one pass.
-    pub fn string_decoded(&mut self, sink: impl FnMut(&[u8])) -> Result<()> {
-        if self.kind()? != Kind::String {
-            return self.fail();
-        }
-        let end = self.at + 1 + decode(&self.text[self.at + 1..], sink);
-        self.at = (end + 1).min(self.text.len());
-        if self.text.get(end) == Some(&b'"') { Ok(()) } else { self.fail() }
     }
 
     /// Calls `member` for every member of an object, the cursor standing at its value, which `member` must consume.
