@@ -111,6 +111,15 @@ proptest! {
     }
 
     #[test]
+    fn long_strings_of_every_density_end_where_they_end(parts in prop::collection::vec("[a-z]{0,90}[\"\\\\\n😀é]{0,3}", 0..40)) {
+        let s = parts.concat();
+        let text = serde_json::to_string(&s).unwrap() + "tail\"";
+        let mut cursor = Cursor::new(text.as_bytes());
+        prop_assert_eq!(cursor.string().unwrap().text(), s);
+        prop_assert_eq!(cursor.at, text.len() - 5);
+    }
+
+    #[test]
     fn a_text_settles_to_what_a_writer_that_escapes_little_writes(
         letters in prop::collection::vec((prop_oneof![any::<char>(), prop::sample::select(vec!['"', '\\', '/', 'u', '\n', '\u{8}', 'é', '😀'])], 0u8..3), 0..200),
         between in 0usize..40,

@@ -4,6 +4,7 @@
 //! `\n` and `\"`, which all who write JSON write so and no other way. These escapes stand as they are, and a text is only
 //! searched for letters that are escaped though they need not be.
 
+use super::is_escaped;
 use memchr::memchr;
 use memchr::memmem::Finder;
 use std::sync::LazyLock;
@@ -82,8 +83,7 @@ fn find(finder: &Finder<'_>, text: &[u8], from: usize) -> usize {
     let mut at = from;
     while let Some(found) = finder.find(&text[at..]) {
         let place = at + found;
-        let slashes = text[from..place].iter().rev().take_while(|c| **c == b'\\').count();
-        if slashes % 2 == 0 {
+        if !is_escaped(&text[from..place]) {
             return place;
         }
         at = place + 1;
