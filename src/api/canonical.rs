@@ -3,7 +3,8 @@
 //! Order: model, then what separates caches (adapter, salt), then the leading system and developer messages, tools
 //! and the other members that a chat template renders, then the remaining messages. Key order, spacing, escapes,
 //! sampling members, cache markers, and whether a text stands alone or as a single text part make no difference.
-//! Nothing is assembled: pieces go straight into a [`Chain`].
+//! Nothing is assembled: pieces go straight into a [`Chain`]. Text goes as JSON has it where everybody writes it alike, so a
+//! line end is the two letters of its escape.
 //!
 //! Every API is written in the same words: what Anthropic calls `system` and Responses calls `instructions` is the first
 //! system message, and their messages are messages, as engines see it that turn them into chats themselves.
