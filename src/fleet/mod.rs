@@ -338,7 +338,15 @@ impl Fleet {
         let _step = self.step();
         note(|| Change::Forgot(id));
         self.residency.write().forget(id);
-        self.hints.forget(id);
+        self.lost_all(id);
+    }
+
+    /// Nothing is held at a replica any more: what waits there will be read whole.
+    fn lost_all(&self, id: ReplicaId) {
+        self.hints.emptied(id);
+        if let Some(replica) = self.replica(id) {
+            replica.work.lock().backlog.emptied();
+        }
     }
 
     /// Tokens that the cache of a replica is believed to hold, if anything tells.
@@ -351,7 +359,7 @@ impl Fleet {
         if !self.residency.write().report(id, belief, served) {
             return;
         }
-        self.hints.forget(id);
+        self.lost_all(id);
         if let Some(replica) = self.replica(id) {
             log::warn!("replica {} has lost its prefix cache: what it held is forgotten", replica.name());
         }
