@@ -3,7 +3,8 @@
 //! Order: model, then what separates caches (adapter, salt), then the leading system and developer messages, tools
 //! and the other members that a chat template renders, then the remaining messages. Key order, spacing, escapes,
 //! sampling members, cache markers, and whether a text stands alone or as a single text part make no difference.
-//! Nothing is assembled: pieces go straight into a [`Chain`].
+//! Nothing is assembled: pieces go straight into a [`Chain`]. Text goes as JSON has it where everybody writes it alike, so a
+//! line end is the two letters of its escape.
 //!
 //! Every API is written in the same words: what Anthropic calls `system` and Responses calls `instructions` is the first
 //! system message, and their messages are messages, as engines see it that turn them into chats themselves.
@@ -37,7 +38,7 @@ use value::{string, text, value};
 
 /// The number of this form. It grows whenever the same request becomes other bytes: routers of two forms in one group understand
 /// nothing of each other's prompts, and are to keep them apart.
-pub const FORM: u32 = 1;
+pub const FORM: u32 = 2;
 /// The role that instructions outside the list of messages have.
 const SYSTEM: Str<'_> = Str { raw: b"system", at: 0 };
 /// Reasoning among a message's members: clients and templates drop that of earlier turns.
@@ -168,8 +169,11 @@ fn message<S: Sink>(message: &Message<'_>, sink: &mut S) -> Result<(), Malformed
         text(role, sink);
     }
     sink.push(PART);
-    if let Some(content) = message.content {
-        self::content(&mut Cursor::new(content), sink, 0)?;
+    match message.content.map(|content| (Str::of(content), content)) {
+        // most of a long prompt, whose end need not be searched again
+        Some((Some(content), _)) => text(content, sink),
+        Some((None, content)) => self::content(&mut Cursor::new(content), sink, 0)?,
+        None => {}
     }
     for (name, member) in MESSAGE_MEMBERS.iter().zip(message.others) {
         if let Some(member) = member.filter(|_| S::KEEPS_REASONING || !REASONING.contains(name)) {

@@ -10,7 +10,7 @@ mod text;
 
 use memchr::memchr;
 use std::borrow::Cow;
-use text::decode;
+use text::{decode, settle};
 
 /// The text ends or turns where a value, a key or a separator was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +52,19 @@ type Result<T> = std::result::Result<T, Malformed>;
 
 // === impl Str ===
 
+impl<'a> Str<'a> {
+    /// The string that a value is, given its whole text and no more, as [`Cursor::skip`] returns it.
+    pub fn of(value: &'a [u8]) -> Option<Self> {
+        let raw = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+        Some(Str { raw, at: 0 })
+    }
+}
+
 impl Str<'_> {
-    /// Passes the decoded bytes on in pieces.
-    pub fn decode(self, sink: impl FnMut(&[u8])) {
-        decode(self.raw, sink);
+    /// Passes on, in pieces, bytes that differ exactly where the meaning of texts differs, and at the same place. Quotes,
+    /// backslashes and control characters are escaped in them.
+    pub fn settle(self, sink: impl FnMut(&[u8])) {
+        settle(self.raw, sink);
     }
 
     /// The decoded bytes: those of the text itself where nothing is escaped.
@@ -64,14 +73,14 @@ impl Str<'_> {
             return Cow::Borrowed(self.raw);
         }
         let mut out = Vec::with_capacity(self.raw.len());
-        self.decode(|piece| out.extend_from_slice(piece));
+        decode(self.raw, |piece| out.extend_from_slice(piece));
         Cow::Owned(out)
     }
 
     /// The decoded text; bytes that are not UTF-8 are replaced.
     pub fn text(self) -> String {
         let mut out = Vec::with_capacity(self.raw.len());
-        self.decode(|piece| out.extend_from_slice(piece));
+        decode(self.raw, |piece| out.extend_from_slice(piece));
         String::from_utf8(out).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
     }
 
@@ -138,16 +147,6 @@ impl<'a> Cursor<'a> {
         let end = self.closing_quote(start)?;
         self.at = end + 1;
         Ok(Str { raw: &self.text[start..end], at: start - 1 })
-    }
-
-    /// Reads a string and passes its decoded bytes on, in one pass.
-    pub fn string_decoded(&mut self, sink: impl FnMut(&[u8])) -> Result<()> {
-        if self.kind()? != Kind::String {
-            return self.fail();
-        }
-        let end = self.at + 1 + decode(&self.text[self.at + 1..], sink);
-        self.at = (end + 1).min(self.text.len());
-        if self.text.get(end) == Some(&b'"') { Ok(()) } else { self.fail() }
     }
 
     /// Calls `member` for every member of an object, the cursor standing at its value, which `member` must consume.
@@ -235,14 +234,12 @@ impl<'a> Cursor<'a> {
 
     /// The offset of the quote that ends the string whose text starts at `from`.
     ///
-    /// Text from source code is dense in `\n` and thin in quotes, so the search looks for quotes only and then counts
-    /// the backslashes before one.
+    /// Text from source code is dense in `\n` and less so in quotes, so the search looks for quotes only and then at what is
+    /// before one.
     fn closing_quote(&self, from: usize) -> Result<usize> {
         let mut search = from;
-        while let Some(found) = memchr(b'"', &self.text[search..]) {
-            let quote = search + found;
-            let slashes = self.text[from..quote].iter().rev().take_while(|c| **c == b'\\').count();
-            if slashes % 2 == 0 {
+        while let Some(quote) = next_quote(self.text, search) {
+            if !is_escaped(&self.text[from..quote]) {
                 return Ok(quote);
             }
             search = quote + 1;
@@ -252,6 +249,39 @@ impl<'a> Cursor<'a> {
 
     fn fail<T>(&self) -> Result<T> {
         Err(Malformed { at: self.at })
+    }
+}
+
+/// The place of the next quote. In source code it is near, and to begin a search costs more than to look; a picture has none
+/// for megabytes.
+#[inline]
+fn next_quote(text: &[u8], from: usize) -> Option<usize> {
+    /// So many times sixteen bytes are near.
+    const NEAR: usize = 8;
+    const ONES: u128 = u128::from_le_bytes([1; 16]);
+    const QUOTES: u128 = u128::from_le_bytes([b'"'; 16]);
+    let mut at = from;
+    for near in text.get(from..)?.as_chunks::<16>().0.iter().take(NEAR) {
+        // without a way out, so that all sixteen are compared at once
+        if near.iter().fold(false, |found, c| found | (*c == b'"')) {
+            // the classic test for a zero byte; its lowest hit is exact
+            let differs = u128::from_le_bytes(*near) ^ QUOTES;
+            let hits = differs.wrapping_sub(ONES) & !differs & (ONES << 7);
+            return Some(at + hits.trailing_zeros() as usize / 8);
+        }
+        at += 16;
+    }
+    memchr(b'"', &text[at..]).map(|found| at + found)
+}
+
+/// Whether what follows a text, at whose beginning no escape is open, is escaped by its last backslash.
+#[inline]
+fn is_escaped(before: &[u8]) -> bool {
+    match before {
+        // most that end with a backslash end with one
+        [.., b'\\', b'\\'] => before.iter().rev().take_while(|c| **c == b'\\').count() % 2 == 1,
+        [.., b'\\'] => true,
+        _ => false,
     }
 }
 

@@ -177,8 +177,8 @@ impl Router {
         let key = encode(RouteKey { request, model: prompt.model, previous, session });
         let _booking = self.booking.lock();
         offer_chain(prompt.chain);
-        // the ranking has weighed health already, failing open included
-        self.balancer.select_with(&key, 1, |_, _| true).ok_or(Unplaced::Nowhere)?;
+        // for the decision alone: of no backend the balancer makes a copy
+        let _none = self.balancer.select_with(&key, 0, |_, _| true);
         let mut decision = take_decision().ok_or(Unplaced::Nowhere)?;
         let spared = match prompt.pinned {
             Some(replica) => {

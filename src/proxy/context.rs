@@ -186,6 +186,8 @@ impl Context {
     }
 }
 
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 /// The number behind the digits of an id.
 fn number_of(id: &str) -> u64 {
     u64::from_str_radix(id, 16).unwrap_or(0)
@@ -195,7 +197,12 @@ impl RequestIds {
     pub(super) fn next(&self) -> String {
         let n = self.next.fetch_add(1, Relaxed);
         let id = xxh3_64_with_seed(&n.to_le_bytes(), self.seed);
-        let digit = |at: u32| char::from_digit(u32::try_from(id >> (4 * at) & 15).unwrap_or(0), 16);
-        (0..16).rev().filter_map(digit).collect()
+        let mut out = String::with_capacity(16);
+        for byte in id.to_be_bytes() {
+            for digit in [byte >> 4, byte & 15] {
+                out.push(char::from(DIGITS[usize::from(digit)]));
+            }
+        }
+        out
     }
 }

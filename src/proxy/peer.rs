@@ -19,7 +19,6 @@ use crate::policy::queue::{Line, Shed};
 use crate::policy::retry::{Verdict, next_place};
 use crate::policy::select::{Decision, Ranked};
 use crate::telemetry::metrics::InflightGuard;
-use http::HeaderName;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use pingora_core::protocols::TcpKeepalive;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -33,9 +32,6 @@ use std::time::{Duration, Instant};
 
 /// Groups of connections that are used once.
 static FRESH: AtomicU64 = AtomicU64::new(1);
-
-const REQUEST_ID_NAME: &str = "x-request-id";
-static REQUEST_ID: HeaderName = HeaderName::from_static(REQUEST_ID_NAME);
 
 /// A replica's share, a claim on what it reads, and the count of those who have one: of none who still wait for it.
 type Choice = (Reservation, ClaimGuard, InflightGuard);
@@ -242,9 +238,6 @@ impl Proxy {
         request.remove_header(&explain::ASK);
         usage::name_coding(request, ctx)?;
         ctx.pass_trace(request)?;
-        if request.headers.get(&REQUEST_ID).is_none() {
-            request.insert_header(REQUEST_ID_NAME, &ctx.id)?;
-        }
         let Some(attempt) = &ctx.attempt else {
             return Error::e_explain(ErrorType::InternalError, "a request without a replica");
         };

@@ -18,7 +18,7 @@ use crate::policy::queue::Shed;
 use crate::types::ReplicaId;
 use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
-use http::{HeaderValue, Version};
+use http::{HeaderName, HeaderValue, Version};
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
@@ -28,6 +28,8 @@ use tokio::sync::Semaphore;
 
 /// How long an idle client connection is kept; Pingora's default is for ever.
 pub(super) const CLIENT_IDLE: Duration = Duration::from_secs(75);
+const REQUEST_ID_NAME: &str = "x-request-id";
+static REQUEST_ID: HeaderName = HeaderName::from_static(REQUEST_ID_NAME);
 /// How many bodies are decoded at one time.
 static DECODERS: Semaphore = Semaphore::const_new(4);
 
@@ -87,7 +89,7 @@ impl Proxy {
         if let Some(id) = kept(head.method.as_str(), head.uri.path()) {
             ctx.prompt.pinned = self.holder(id.as_bytes(), ctx);
         }
-        Ok(false)
+        name_request(session, ctx).map(|()| false)
     }
 
     /// A body that streams through has no announced length: it is weighed as it passes.
@@ -214,6 +216,15 @@ impl Proxy {
         self.metrics.pinned();
         Some(holder)
     }
+}
+
+/// Gives a request the id that ramjet knows it by, unless the client has given it one. Here, as Pingora has room for some
+/// fields more in what has come than in what it sends.
+fn name_request(session: &mut Session, ctx: &Context) -> Result<()> {
+    if session.req_header().headers.contains_key(&REQUEST_ID) {
+        return Ok(());
+    }
+    session.req_header_mut().insert_header(REQUEST_ID_NAME, &ctx.id)
 }
 
 /// How long the client may be silent while it sends, and not read while it is sent something.

@@ -88,7 +88,7 @@ fn number(out: &mut String, name: &str, mut value: u64) {
             break;
         }
     }
-    out.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
+    out.extend(digits[at..].iter().map(|digit| char::from(*digit)));
 }
 
 /// Writes a member that is a configured or closed word; names are escaped as far as JSON needs it.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 /// Values nested deeper than this are hashed as they stand: a bound on the stack, and on how often a byte is passed.
 const MAX_DEPTH: usize = 16;
-/// A decoded byte is written in at most so many.
+/// One byte is written in at most so many.
 const LONGEST_ESCAPE: usize = 6;
 
 /// Members of an object: keys and the text of their values.
@@ -17,16 +17,13 @@ pub(super) fn text<S: Sink>(s: Str<'_>, sink: &mut S) {
         Some(room) => Str { raw: &s.raw[..s.raw.len().min(room * LONGEST_ESCAPE)], ..s },
         None => s,
     };
-    s.decode(|piece| sink.push(piece));
+    s.settle(|piece| sink.push(piece));
 }
 
-/// The string that comes next, in one pass.
+/// The string that comes next.
 pub(super) fn string<S: Sink>(cursor: &mut Cursor<'_>, sink: &mut S) -> Result<(), Malformed> {
-    if sink.room().is_some() {
-        text(cursor.string()?, sink);
-        return Ok(());
-    }
-    cursor.string_decoded(|piece| sink.push(piece))
+    text(cursor.string()?, sink);
+    Ok(())
 }
 
 /// Writes the value that comes next; a string in quotes.

@@ -1,12 +1,18 @@
 //! The cursor and the decoder against a strict parser, and against everything that such a parser refuses.
 
-use super::text::decode;
+use super::text::{decode, settle};
 use super::*;
 use proptest::prelude::*;
 
 fn decoded(raw: &str) -> Vec<u8> {
     let mut out = Vec::new();
-    Str { raw: raw.as_bytes(), at: 0 }.decode(|p| out.extend_from_slice(p));
+    decode(raw.as_bytes(), |p| out.extend_from_slice(p));
+    out
+}
+
+fn settled(raw: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    settle(raw.as_bytes(), |p| out.extend_from_slice(p));
     out
 }
 
@@ -20,6 +26,29 @@ fn lone_surrogate_has_one_stable_reading() {
     assert_eq!(decoded(r"\ud83dx"), b"\xed\xa0\xbdx");
     assert_eq!(decoded(r"\ud83d\u0041"), b"\xed\xa0\xbdA");
     assert_eq!(decoded(r"\u12"), br"\u12");
+}
+
+#[test]
+fn a_settled_text_escapes_what_it_must_and_no_more() {
+    for (raw, wanted) in [
+        ("plain", "plain"),
+        (r#"a\n\"b\\"#, r#"a\n\"b\\"#),
+        (
+            r"\u0041\/\u00e9\ud83d\ude00 \u000a\u0009\u000D\u0008\u000c\u0022\u005C\u002f",
+            "A/é😀 \\n\\t\\r\\b\\f\\\"\\\\/",
+        ),
+        (r"\u0001", "\u{1}"),
+        // no escapes: the backslash before is itself escaped
+        (r"C:\\users\\/x", r"C:\\users\\/x"),
+        (r"\\\u0041\\\\u0041\\\\\/", r"\\A\\\\u0041\\\\/"),
+        (r"\u12 \u", r"\u12 \u"),
+        (r"\u12\u0041", r"\u12A"),
+    ] {
+        assert_eq!(String::from_utf8_lossy(&settled(raw)), wanted, "{raw}");
+    }
+    assert_eq!(settled(r"\ud83dx"), b"\xed\xa0\xbdx");
+    let long = r"\u4f60".repeat(300);
+    assert_eq!(settled(&long), "你".repeat(300).as_bytes());
 }
 
 #[test]
@@ -82,21 +111,49 @@ proptest! {
     }
 
     #[test]
-    fn long_strings_of_every_density_decode_in_one_pass(parts in prop::collection::vec("[a-z]{0,90}[\"\\\\\n😀é]{0,3}", 0..40)) {
+    fn long_strings_of_every_density_end_where_they_end(parts in prop::collection::vec("[a-z]{0,90}[\"\\\\\n😀é]{0,3}", 0..40)) {
         let s = parts.concat();
-        let text = serde_json::to_string(&s).unwrap() + "tail";
-        let mut out = Vec::new();
+        let text = serde_json::to_string(&s).unwrap() + "tail\"";
         let mut cursor = Cursor::new(text.as_bytes());
-        cursor.string_decoded(|p| out.extend_from_slice(p)).unwrap();
-        prop_assert_eq!(String::from_utf8(out).unwrap(), s);
-        prop_assert_eq!(cursor.at, text.len() - 4);
+        prop_assert_eq!(cursor.string().unwrap().text(), s);
+        prop_assert_eq!(cursor.at, text.len() - 5);
+    }
+
+    #[test]
+    fn a_text_settles_to_what_a_writer_that_escapes_little_writes(
+        letters in prop::collection::vec((prop_oneof![any::<char>(), prop::sample::select(vec!['"', '\\', '/', 'u', '\n', '\u{8}', 'é', '😀'])], 0u8..3), 0..200),
+        between in 0usize..40,
+    ) {
+        let (mut raw, mut meant) = (String::new(), String::new());
+        for (letter, how) in letters {
+            let short = serde_json::to_string(&letter).unwrap();
+            match how {
+                0 => letter.encode_utf16(&mut [0; 2]).iter().for_each(|unit| raw += &format!("\\u{unit:04X}")),
+                1 if letter == '/' => raw += r"\/",
+                _ => raw += &short[1..short.len() - 1],
+            }
+            meant.push(letter);
+            raw += &"x".repeat(between);
+            meant += &"x".repeat(between);
+        }
+        // of control characters without a letter of their own serde writes the number
+        let wanted = serde_json::to_string(&meant).unwrap();
+        let wanted = (0..0x20).fold(wanted, |text, code| text.replace(&format!("\\u{code:04x}"), &char::from(code).to_string()));
+        prop_assert_eq!(decoded(&raw), meant.as_bytes());
+        prop_assert_eq!(settled(&raw), &wanted.as_bytes()[1..wanted.len() - 1]);
+    }
+
+    #[test]
+    fn a_settled_text_means_the_same(raw in r#"([a-z]{0,20}|\\\\|\\"|\\/|\\u[0-9a-f]{2,4}|\\n|u|/){0,60}"#) {
+        let settled = String::from_utf8_lossy(&settled(&raw)).into_owned();
+        prop_assert_eq!(String::from_utf8_lossy(&decoded(&settled)).into_owned(), String::from_utf8_lossy(&decoded(&raw)).into_owned());
     }
 
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut c = Cursor::new(&bytes);
-        let _unused = c.object(|k, v| { k.decode(|_| ()); v.skip().map(drop) });
-        let _unused = Cursor::new(&bytes).string_decoded(|_| ());
+        let _unused = c.object(|k, v| { k.settle(|_| ()); v.skip().map(drop) });
         decode(&bytes, |_| ());
+        settle(&bytes, |_| ());
     }
 }
