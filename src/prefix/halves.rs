@@ -113,6 +113,19 @@ mod tests {
         assert_eq!(halves.all(), [(u64::MAX, 8)]);
     }
 
+    #[test]
+    fn what_is_used_again_and_again_is_all_kept_however_often_the_halves_change_places() {
+        const HALF: usize = 896;
+        let mut halves: Halves<u64, HALF> = Halves::default();
+        (0..HALF as u64).for_each(|n| _ = halves.put(print(n), n));
+        // one more makes the other half the young one, which all of them move to, one by one
+        for round in 0..50u64 {
+            halves.put(print(1 << 32 | round), 0);
+            let known = (0..HALF as u64 - 1).filter(|n| halves.touch(print(*n)) == Some(*n)).count();
+            assert_eq!(known, HALF - 1, "{round}");
+        }
+    }
+
     proptest! {
         #[test]
         fn it_never_grows_whatever_is_done(does in prop::collection::vec((0u8..8, 0u64..400), 1..3000)) {

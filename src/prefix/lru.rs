@@ -202,6 +202,15 @@ impl LruModel {
         distance > self.outlived / 2.0
     }
 
+    /// The cache was emptied when the last claim was this one.
+    pub fn void(&mut self, last: Stamp) {
+        if self.floor.is_none_or(|floor| not_later(floor, last)) {
+            self.floor = Some(last);
+        }
+        let gone = self.log.partition_point(|(at, _)| not_later(*at, last));
+        self.log.drain(..gone);
+    }
+
     /// A block was evicted at this distance from its last use at claim `used`.
     pub fn was_evicted(&mut self, used: Stamp, distance: f64) {
         let before = used.wrapping_sub(1);

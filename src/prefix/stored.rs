@@ -13,6 +13,8 @@
 
 mod readings;
 
+pub use readings::Answer;
+
 use readings::{Readings, Search, Wanted};
 use std::collections::{HashMap, VecDeque};
 
@@ -58,21 +60,6 @@ struct Block {
     at: At,
     /// How often it was stored and not removed: an engine may have several of the same.
     copies: u32,
-}
-
-/// An answer, for the prompt that it belongs to.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Answer {
-    /// The prompt: the fingerprint of its end.
-    pub print: u64,
-    /// The prompt of the turn before.
-    pub previous: Option<u64>,
-    /// Tokens of the prompt, those that came from the cache, and those of the answer.
-    pub tokens: (u32, u32, u32),
-    /// Whether the next turn has the answer in it as it was generated.
-    pub is_repeated: bool,
-    /// The count of batches when it was sent; see [`Stored::batches`].
-    pub since: u64,
 }
 
 /// Where a prompt is.
@@ -138,6 +125,13 @@ impl Stored {
         let anew = Stored { batches: self.batches + 1, next: self.next, ..Stored::default() };
         let past = std::mem::replace(self, anew);
         self.past = Some(Box::new(Stored { past: None, ..past }));
+    }
+
+    /// The same of an engine that goes on as it was: one that stores more than is followed still does.
+    pub fn lose_track(&mut self) {
+        let is_too_large = self.is_too_large;
+        self.clear();
+        self.is_too_large = is_too_large;
     }
 
     /// What was known before it was cleared: to be freed when nobody waits for it.
@@ -244,7 +238,7 @@ impl Stored {
             }
             match run.parent {
                 Some(parent) => at = parent,
-                None => return Some(Held { tokens: held * self.tokens, is_whole: held == end.depth }),
+                None => return Some(Held { tokens: held.saturating_mul(self.tokens), is_whole: held == end.depth }),
             }
         }
         None
@@ -362,7 +356,7 @@ impl Stored {
         let before = told.previous.and_then(|print| self.prompts.get(&print)).map(|known| known.end);
         let follows = |end: At| before.is_none_or(|before| self.is_on_the_way(self.on_the_way(end, from), before));
         let continues = |end: At| self.runs.contains_key(&end.run) && (from == 0 || follows(end));
-        self.readings.find(told, Wanted { from, ends: (depth.max(from + 1), whole) }, continues)
+        self.readings.find(told, Wanted { from, ends: (depth.max(from.saturating_add(1)), whole) }, continues)
     }
 
     /// A prompt of which everything was cached ends where the one before it, or itself, was continued.

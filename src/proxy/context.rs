@@ -196,6 +196,9 @@ impl RequestIds {
         let n = self.next.fetch_add(1, Relaxed);
         let id = xxh3_64_with_seed(&n.to_le_bytes(), self.seed);
         let digit = |at: u32| char::from_digit(u32::try_from(id >> (4 * at) & 15).unwrap_or(0), 16);
-        (0..16).rev().filter_map(digit).collect()
+        // reserved at once: how many digits there are, an iterator that passes over some does not say
+        let mut digits = String::with_capacity(16);
+        digits.extend((0..16).rev().filter_map(digit));
+        digits
     }
 }

@@ -252,8 +252,13 @@ async fn a_store_that_takes_nothing_is_of_no_use_and_that_is_seen() {
     // what a router has, and that it is there
     store.say(&[b"ACL", b"SETUSER", b"default", b"-set", b"-zadd"]).await;
     none_fails(&[&first], until("it is of none", || async { connected().await == 0.0 })).await;
+    // what it has can be read all the same, by one that starts, too
+    ask(&first, 7).await;
+    let second = member(&[a.addr], &store.url()).await;
     store.say(&[b"ACL", b"SETUSER", b"default", b"+set", b"+zadd"]).await;
     until("it is again", || async { connected().await == 1.0 }).await;
+    let of_second = || async { second.metric("ramjet_cluster_connected").await };
+    until("for all", || async { of_second().await == 1.0 }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
