@@ -6,6 +6,7 @@ use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start, tempdir};
 use crate::support::store::{Slow, Store};
 use crate::support::{chat_body, there, until};
+use ramjet::cluster::keys::VERSION;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
@@ -270,7 +271,7 @@ async fn lies_in_the_store_change_nothing() {
     ask(&first, 1).await;
     until("it is told", || async { blocks(&second).await >= blocks(&first).await }).await;
     let stream = b"ramjet:{ramjet}:stream";
-    for lie in [&b"garbage"[..], &[0; 4000], &[2; 300_000]] {
+    for lie in [&b"garbage"[..], &[0; 4000], &[VERSION; 300_000]] {
         store.say(&[b"XADD", stream, b"*", b"b", lie]).await;
     }
     store.say(&[b"XADD", stream, b"*", b"x", b"y", b"z", b"w"]).await;
