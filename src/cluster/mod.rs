@@ -162,7 +162,8 @@ impl Cluster {
             if desk.has_caught_up() && !*self.warm.borrow() {
                 self.warm.send_replace(true);
             }
-            if let Some(why) = takes_nothing {
+            // what there is to be read is read before
+            if let Some(why) = takes_nothing.filter(|_| !has_more) {
                 return why;
             }
             if has_more {

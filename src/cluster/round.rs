@@ -37,7 +37,7 @@ pub struct Outgoing {
 /// What comes back.
 #[derive(Debug, Default)]
 pub struct Incoming {
-    /// How many of the entries were not taken, for want of memory.
+    /// How many of the entries were not taken, most of all for want of memory.
     pub refused: usize,
     /// What the store says that takes nothing: what it has was read all the same.
     pub takes_nothing: Option<Failed>,

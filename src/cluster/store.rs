@@ -175,10 +175,13 @@ impl Store {
         let (mut refused, mut takes_nothing) = (0, None);
         for (place, answer) in answers.into_iter().enumerate() {
             match answer {
-                // it goes on without that
-                Value::ServerError(error) if error.code() == FULL => refused += usize::from(place < out.batches.len()),
-                // a store that takes nothing shows nobody that this router is there
-                Value::ServerError(error) => takes_nothing = Some(Failed::Refused(error.into())),
+                Value::ServerError(error) => {
+                    refused += usize::from(place < out.batches.len());
+                    // a store that takes nothing shows nobody that this router is there; one that is full goes on without that
+                    if error.code() != FULL {
+                        takes_nothing = Some(Failed::Refused(error.into()));
+                    }
+                }
                 _ => {}
             }
         }

@@ -1,8 +1,9 @@
 //! A cache that was emptied: what was learned of it before is void, here and at the other routers.
 //!
 //! Who notices tells the others when. There it voids what was learned up to then, and nothing that was learned since, however
-//! late the word comes: claims are numbered as they are made, so it is enough to know how far they had got at that time. And
-//! who has noticed the same by itself, or was told by somebody else, is not told again.
+//! late the word comes: claims are numbered as they are made, so it is enough to know how far they had got at that time (by the
+//! clocks of two machines: what was learned while they differ is void, or is not, by mistake). And who has noticed the same by
+//! itself, or was told by somebody else, is not told again.
 
 use super::Fleet;
 use super::replica::Replica;
@@ -85,7 +86,7 @@ impl Fleet {
 
     fn begins_anew(&self, id: ReplicaId, emptied: Option<Emptied>) {
         let _step = self.step();
-        self.empty(id);
+        self.notice(id);
         self.sharing.tell(|| Learned::Forgot(id, emptied));
         if let Some(replica) = self.replica(id) {
             replica.restarted();
@@ -94,7 +95,7 @@ impl Fleet {
 
     /// The engine of a replica says that it has emptied its cache.
     pub fn emptied(&self, id: ReplicaId) {
-        self.empty(id);
+        self.notice(id);
         let emptied = self.just_now();
         self.sharing.tell(|| Learned::Forgot(id, Some(emptied)));
     }
@@ -104,11 +105,15 @@ impl Fleet {
         Emptied { since: now - NEAR, at: now }
     }
 
+    fn notice(&self, id: ReplicaId) {
+        self.past.lock().emptied.insert(id, self.clock.now());
+        self.empty(id);
+    }
+
     /// All that was learned of a cache is void.
     pub(super) fn empty(&self, id: ReplicaId) {
         let _step = self.step();
         note(|| Change::Forgot(id));
-        self.past.lock().emptied.insert(id, self.clock.now());
         self.residency.write().forget(id);
         self.hints.forget(id);
     }
@@ -213,6 +218,18 @@ mod tests {
         assert_eq!([10, 20].map(|print| held(&fleet, print)[0]), [0, 2]);
         fleet.empty_as_told(A, at(5001.0, 9000.0));
         assert_eq!(held(&fleet, 20)[0], 0, "it has happened again");
+    }
+
+    #[test]
+    fn what_is_read_of_the_past_hides_nothing_that_happens_now() {
+        let (fleet, hand) = fleet();
+        hand.set(9000.0);
+        let mut heard = super::super::heard::Heard::new(fleet.clone());
+        heard.take_in_past(Learned::Forgot(A, Some(at(1.0, 2.0))));
+        read(&fleet, 10);
+        // seen by a router that had found nobody there before this one began
+        fleet.empty_as_told(A, at(5000.0, 9000.0));
+        assert_eq!(held(&fleet, 10)[0], 0);
     }
 
     #[test]

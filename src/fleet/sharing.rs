@@ -35,16 +35,7 @@ pub enum Learned {
 }
 
 impl Learned {
-    /// The replica that it names.
-    pub fn replica(&self) -> Option<ReplicaId> {
-        match self {
-            Learned::Claimed(claimed) => Some(claimed.replica),
-            Learned::Home(_, id, _) | Learned::Pinned(_, id) | Learned::Forgot(id, _) => Some(*id),
-            Learned::Held(_) | Learned::Answered(..) | Learned::Served(..) | Learned::Left(_) => None,
-        }
-    }
-
-    /// The same for who reads another clock, which shows so much more.
+    /// The same by another clock, which shows so much more.
     #[must_use]
     pub fn shifted(self, by: f64) -> Self {
         match self {

@@ -238,7 +238,7 @@ impl Stored {
             }
             match run.parent {
                 Some(parent) => at = parent,
-                None => return Some(Held { tokens: held.saturating_mul(self.tokens), is_whole: held == end.depth }),
+                None => return Some(Held { tokens: held * self.tokens, is_whole: held == end.depth }),
             }
         }
         None
@@ -356,7 +356,7 @@ impl Stored {
         let before = told.previous.and_then(|print| self.prompts.get(&print)).map(|known| known.end);
         let follows = |end: At| before.is_none_or(|before| self.is_on_the_way(self.on_the_way(end, from), before));
         let continues = |end: At| self.runs.contains_key(&end.run) && (from == 0 || follows(end));
-        self.readings.find(told, Wanted { from, ends: (depth.max(from.saturating_add(1)), whole) }, continues)
+        self.readings.find(told, Wanted { from, ends: (depth.max(from + 1), whole) }, continues)
     }
 
     /// A prompt of which everything was cached ends where the one before it, or itself, was continued.

@@ -250,12 +250,16 @@ async fn a_store_that_takes_nothing_is_of_no_use_and_that_is_seen() {
     let first = member(&[a.addr], &store.url()).await;
     let connected = || async { first.metric("ramjet_cluster_connected").await };
     until("it is of use", || async { connected().await == 1.0 }).await;
+    ask(&first, 7).await;
+    let there = blocks(&first).await;
+    let told = || async { store.say(&[b"XLEN", b"ramjet:{ramjet}:stream"]).await };
+    until("it is told", || async { told().await != ":0\r\n" }).await;
     // what a router has, and that it is there
     store.say(&[b"ACL", b"SETUSER", b"default", b"-set", b"-zadd"]).await;
     none_fails(&[&first], until("it is of none", || async { connected().await == 0.0 })).await;
-    // what it has can be read all the same, by one that starts, too
-    ask(&first, 7).await;
+    // what it has can be read all the same by one that starts
     let second = member(&[a.addr], &store.url()).await;
+    until("it knows what is there", || async { blocks(&second).await >= there }).await;
     store.say(&[b"ACL", b"SETUSER", b"default", b"+set", b"+zadd"]).await;
     until("it is again", || async { connected().await == 1.0 }).await;
     let of_second = || async { second.metric("ramjet_cluster_connected").await };
