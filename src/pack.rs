@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The version of the layout: of every `record` and of every hand-written [`Pack`] together.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 const MAGIC: &[u8; 8] = b"ramjet\0s";
 /// Before the content: magic, version, checksum.
 const HEAD: usize = MAGIC.len() + size_of::<u32>() + size_of::<u64>();

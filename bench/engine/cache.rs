@@ -141,6 +141,11 @@ impl Cache {
         *self = Self { evicted: self.evicted, ..Self::new(self.capacity) };
     }
 
+    /// Forgets everything that no running request holds.
+    pub(crate) fn forget(&mut self) {
+        while self.evict() {}
+    }
+
     fn add(&mut self, tip: Option<u64>, hash: u64) -> bool {
         if self.len() >= self.capacity && !self.evict() {
             return false;

@@ -194,6 +194,11 @@ impl Engine {
         dropped
     }
 
+    /// Empties the cache, but for what running requests hold.
+    pub(crate) fn empty(&mut self) {
+        self.cache.forget();
+    }
+
     /// Ends every step that is due and appends the tokens it made.
     pub(crate) fn advance(&mut self, now: f64, out: &mut Vec<Token>) {
         if self.frozen_at.is_some() {

@@ -27,6 +27,10 @@ use super::cases::{EVENT, RULES, SHAPE, SIZE, conversation, fleet, linted, promp
 /// A count may grow by this before it is a failure, in parts of the one in the file.
 const ALLOWED: f64 = 0.03;
 
+/// And by so many instructions whatever it was: how a compiler keeps a few values in registers changes with code elsewhere,
+/// and of a count of some dozens that is more than `ALLOWED`.
+const GRAIN: f64 = 8.0;
+
 /// Counts of instructions.
 #[derive(Args, Debug)]
 pub(crate) struct InstructionsArgs {
@@ -182,9 +186,10 @@ fn compare(known: &Counts, now: &Counts) -> (String, Vec<String>) {
             slower.push(format!("{name} (not in the file)"));
             continue;
         };
-        let change = *count as f64 / (*before).max(1) as f64 - 1.0;
+        let more = *count as f64 - *before as f64;
+        let change = more / (*before).max(1) as f64;
         text.push_str(&format!("{name:36} {count:>12} {:>+7.2} %\n", change * 100.0));
-        if change > ALLOWED {
+        if change > ALLOWED && more > GRAIN {
             slower.push(format!("{name} {:+.1} %", change * 100.0));
         }
         if change < -ALLOWED {
@@ -245,6 +250,13 @@ mod tests {
         let (text, slower) = compare(&known, &counts(&[("a", 1029), ("b", 1031), ("c", 900), ("d", 1)]));
         assert_eq!(slower, ["b +3.1 %", "d (not in the file)"]);
         assert!(text.contains("c: fewer"), "{text}");
+    }
+
+    #[test]
+    fn a_few_instructions_more_are_no_failure_of_a_count_of_some_dozens() {
+        let known = counts(&[("a", 71), ("b", 71)]);
+        let (_, slower) = compare(&known, &counts(&[("a", 75), ("b", 80)]));
+        assert_eq!(slower, ["b +12.7 %"]);
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub(crate) enum Fault {
     Restart(f64),
     /// it loses its cache and requests and is back at once: no probe notices
     Flush,
+    /// it loses its cache but for what its requests hold: nothing shows that
+    Emptied,
 }
 
 /// A scenario, apart from who asks.
@@ -52,7 +54,7 @@ pub(crate) enum Population {
 }
 
 /// The names of all workloads that need no file.
-pub(crate) const ALL: [&str; 19] = [
+pub(crate) const ALL: [&str; 20] = [
     "agents-2-few",
     "agents-2",
     "agents-8",
@@ -71,6 +73,7 @@ pub(crate) const ALL: [&str; 19] = [
     "one-small",
     "restart",
     "flush",
+    "emptied",
     "decode",
 ];
 /// The workload that is a trace.
@@ -122,6 +125,7 @@ impl Workload {
             },
             "restart" => fault(Fault::Restart(20e3)),
             "flush" => fault(Fault::Flush),
+            "emptied" => fault(Fault::Emptied),
             "decode" => plain(4, Talk(talk::DECODE, 400), "400 users, short prompts and long answers"),
             _ => return None,
         };

@@ -301,9 +301,13 @@ impl<'a> World<'a> {
 
     fn fault(&mut self, number: usize) {
         let (_, r, fault) = self.workload.faults[number];
-        if let Fault::Restart(down) = fault {
-            self.healthy[r] = false;
-            self.at(self.now + down, Event::Back(r));
+        match fault {
+            Fault::Restart(down) => {
+                self.healthy[r] = false;
+                self.at(self.now + down, Event::Back(r));
+            }
+            Fault::Flush => (),
+            Fault::Emptied => return self.engines[r].empty(),
         }
         let dropped = self.engines[r].restart();
         self.busy_until[r] = self.now;

@@ -174,15 +174,11 @@ impl Store {
         let mut asked = answers.split_off(told).into_iter();
         let (mut refused, mut takes_nothing) = (0, None);
         for (place, answer) in answers.into_iter().enumerate() {
-            match answer {
-                Value::ServerError(error) => {
-                    refused += usize::from(place < out.batches.len());
-                    // a store that takes nothing shows nobody that this router is there; one that is full goes on without that
-                    if error.code() != FULL {
-                        takes_nothing = Some(Failed::Refused(error.into()));
-                    }
-                }
-                _ => {}
+            let Value::ServerError(error) = answer else { continue };
+            refused += usize::from(place < out.batches.len());
+            // a store that takes nothing shows nobody that this router is there; one that is full goes on without that
+            if error.code() != FULL {
+                takes_nothing = Some(Failed::Refused(error.into()));
             }
         }
         let mut next = || checked(asked.next().ok_or(Failed::Nonsense)?);

@@ -17,13 +17,17 @@ impl Fleet {
         self.steps.begin(&self.clock)
     }
 
-    /// Reserves what a place in a ranking says, on its replica.
-    pub(super) fn reserve(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<Reservation> {
+    /// Reserves what a place in a ranking says for a prompt of so many tokens, on its replica.
+    pub(super) fn reserve(&self, ranked: Ranked, prompt: Prompt<'_>, tokens: Tokens) -> Option<Reservation> {
         let replica = self.replica(ranked.id)?;
+        let rates = replica.prospect(self.clock.now()).rates;
+        let whole = rates.prefill_ms(tokens.prompt, 0.0)
+            / rates.prefill_ms((tokens.prompt - ranked.held).max(1.0), ranked.held);
         let share = Share {
             units: ranked.units,
             prefill_ms: ranked.price.prefill,
-            decode_ms: ranked.price.decode,
+            whole_ms: ranked.price.prefill * whole.max(1.0),
+            decode_ms: ranked.price.answer,
             streams: prompt.streams,
             // of what is generated the prompt is read
             generates: prompt.prompt_bytes > 0,

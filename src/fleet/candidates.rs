@@ -1,8 +1,9 @@
 //! The choice over the fleet: one pass that gathers what each replica is like right now, and the policies over it.
 //!
 //! Every replica is looked at for every request, so a look is a few loads: a row of numbers beside the lock of its work
-//! (see `work`), a few atomics, and what the walk over the index left for it. Nothing is locked but the residency, once for
-//! all, and for a look-up what an engine that tells of its cache has told. Which replicas are ones for the model was worked out before (see [`super::fits`]).
+//! (see `work`), a few atomics, and what the walk over the index left for it. What is locked is locked once for all of
+//! them, for reading or for a look-up: the residency, where sessions are, and what an engine that tells of its cache has
+//! told. Which replicas are ones for the model was worked out before (see [`super::fits`]).
 
 use super::presumed::{home_of, suppose};
 use super::replica::Replica;

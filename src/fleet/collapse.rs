@@ -32,10 +32,11 @@ mod tests {
         let there = &fleet.replicas()[0].inflight;
         there.store(3, Relaxed);
         for left in [2, 1, 0] {
-            assert!(fleet.hints.home(1).is_some(), "{left}");
+            assert_eq!(fleet.hints.home(1).map(|home| home.worth), Some(1.0), "{left}");
             fleet.cut_off(ReplicaId(0), true, -1.0);
             there.store(left, Relaxed);
         }
-        assert_eq!((fleet.hints.home(1), fleet.hints.home(2).is_some()), (None, true));
+        let worth = |key| fleet.hints.home(key).map(|home| home.worth);
+        assert_eq!((worth(1), worth(2)), (Some(0.5), Some(1.0)));
     }
 }

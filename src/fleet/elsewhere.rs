@@ -140,7 +140,8 @@ mod tests {
     #[test]
     fn what_the_process_before_still_runs_counts_here_until_that_is_over_or_gone() {
         let (old, new) = (fleet(&["a", "b", "gone"]), fleet(&["b", "a"]));
-        let share = Share { units: 3, prefill_ms: 5000.0, decode_ms: 9.0, streams: true, generates: true };
+        let share =
+            Share { units: 3, prefill_ms: 5000.0, whole_ms: 5000.0, decode_ms: 9.0, streams: true, generates: true };
         let mut held: Vec<_> =
             (0..3).map(|n| Reservation::new(old.replicas()[n].clone(), share, old.clock())).collect();
         held[0].first_token();

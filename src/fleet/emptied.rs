@@ -115,7 +115,15 @@ impl Fleet {
         let _step = self.step();
         note(|| Change::Forgot(id));
         self.residency.write().forget(id);
-        self.hints.forget(id);
+        self.lost_all(id);
+    }
+
+    /// Nothing is held at a replica any more: what waits there will be read whole.
+    pub(super) fn lost_all(&self, id: ReplicaId) {
+        self.hints.emptied(id);
+        if let Some(replica) = self.replica(id) {
+            replica.work.lock().backlog.emptied();
+        }
     }
 
     /// Another router has noticed that a cache was emptied.
@@ -133,9 +141,9 @@ impl Fleet {
             past.claims_by(at)
         };
         self.residency.write().void(id, claims);
-        // of homes nobody knows since when they are; later than that an answer tells what one is worth
+        // of homes and of what waits nobody knows since when; later than that answers tell what a home is worth
         if now - at < NEAR {
-            self.hints.forget(id);
+            self.lost_all(id);
         }
     }
 
@@ -244,9 +252,10 @@ mod tests {
         hand.set(1010.0);
         fleet.empty_as_told(A, at(900.0, 990.0));
         claim.confirm();
-        assert_eq!((held(&fleet, 10)[0], fleet.hints.home(5).is_some()), (2, true));
+        let worth = || fleet.hints.home(5).map(|home| home.worth);
+        assert_eq!((held(&fleet, 10)[0], worth()), (2, Some(1.0)));
         fleet.empty_as_told(A, at(1000.0, 1010.0));
-        assert!(fleet.hints.home(5).is_none());
+        assert!(worth() < Some(1.0));
     }
 
     #[test]

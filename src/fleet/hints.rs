@@ -14,6 +14,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Sessions in one half of the table.
 const HALF: usize = 7 << 12;
+/// What a home is worth at most that has lost what it held.
+const EMPTIED: f32 = 0.5;
 
 /// The last replica of each session.
 #[derive(Debug)]
@@ -123,7 +125,18 @@ impl Hints {
         }
     }
 
-    /// A replica has lost its cache: it is nobody's home any more.
+    /// A replica has lost its cache. Its sessions are at home there as before: nobody else has more of them, and the others
+    /// have sessions of their own. But what a home is worth is what it held.
+    pub fn emptied(&self, replica: ReplicaId) {
+        self.halves.lock().retain(|last| {
+            if last.replica == replica {
+                last.worth = last.worth.min(EMPTIED);
+            }
+            true
+        });
+    }
+
+    /// A replica is nobody's home any more.
     pub fn forget(&self, replica: ReplicaId) {
         self.halves.lock().retain(|last| last.replica != replica);
     }

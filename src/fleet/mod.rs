@@ -334,7 +334,7 @@ impl Fleet {
         if !self.residency.write().report(id, belief, served) {
             return;
         }
-        self.hints.forget(id);
+        self.lost_all(id);
         if let Some(replica) = self.replica(id) {
             log::warn!("replica {} has lost its prefix cache: what it held is forgotten", replica.name());
         }

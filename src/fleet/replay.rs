@@ -177,7 +177,7 @@ impl Replay {
         let Some(first) = decision.ranked.first().copied() else { return again(None, false) };
         let now = Went { to: first.id, held: first.held, ttft_ms: first.price.queue + first.price.prefill };
         let again = again(Some(now), saw_the_same(&choice, &decision));
-        let reservation = self.fleet.reserve(first, choice.prompt());
+        let reservation = self.fleet.reserve(first, choice.prompt(), request.tokens);
         let claim = (!choice.waits).then(|| self.fleet.claim_first(first.id, choice.prompt(), request.tokens));
         let moved = first.id != choice.first;
         let number = choice.request;
@@ -232,8 +232,9 @@ impl Replay {
         // given back before what is new is taken
         (live.reservation, live.claim) = (None, None);
         let prompt = live.choice.prompt();
-        live.reservation = self.fleet.reserve(ranked, prompt);
-        live.claim = Some(self.fleet.claim(id, prompt));
+        let tokens = self.fleet.tokens_after(prompt.ends.previous, prompt.prompt_bytes, prompt.model);
+        live.reservation = self.fleet.reserve(ranked, prompt, tokens);
+        live.claim = Some(self.fleet.claim_of(id, prompt, tokens));
         (live.at, live.moved) = (id, false);
     }
 

@@ -35,6 +35,8 @@ pub struct Share {
     pub units: u32,
     /// Expected time to read the prompt.
     pub prefill_ms: f64,
+    /// The same, if nothing of it were held.
+    pub whole_ms: f64,
     /// Expected time to generate the answer.
     pub decode_ms: f64,
     /// Whether its first token will be seen.
@@ -74,10 +76,10 @@ impl Reservation {
             replica.trials.fetch_add(1, Relaxed);
         }
         let began = clock.now();
-        let Share { units, prefill_ms, decode_ms, streams, generates } = share;
+        let Share { units, prefill_ms, whole_ms, decode_ms, streams, generates } = share;
         let ticket = {
             let work = &mut *replica.work.lock();
-            let ticket = work.backlog.begin(began, prefill_ms, streams);
+            let ticket = work.backlog.begin_with(began, (prefill_ms, whole_ms), streams);
             if generates {
                 work.watch.begin(ticket, began, Expected { prefill_ms, decode_ms, streams });
             }
@@ -115,6 +117,11 @@ impl Reservation {
     /// Where it is.
     pub fn replica(&self) -> &Arc<Replica> {
         &self.replica
+    }
+
+    /// Whether its prompt is read.
+    pub fn is_read(&self) -> bool {
+        self.read.is_some()
     }
 
     /// When it began, in milliseconds on the fleet's clock.
@@ -226,7 +233,7 @@ mod tests {
     }
 
     fn share(units: u32) -> Share {
-        Share { units, prefill_ms: 10.0, decode_ms: 10.0, streams: true, generates: true }
+        Share { units, prefill_ms: 10.0, whole_ms: 10.0, decode_ms: 10.0, streams: true, generates: true }
     }
 
     #[test]

@@ -103,6 +103,7 @@ pub struct Asking {
 
 /// What a placed prompt does next.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and a box would cost every request one")]
 pub enum Next {
     /// It goes to its replica.
     Go(ClaimGuard),
@@ -196,7 +197,7 @@ impl Router {
         let first = *decision.ranked.first().ok_or(Unplaced::Nowhere)?;
         full.extend(passed);
         full.retain(|id| *id != first.id);
-        let reservation = self.fleet.reserve(first, prompt).ok_or(Unplaced::Nowhere)?.within(permit);
+        let reservation = self.fleet.reserve(first, prompt, request.tokens).ok_or(Unplaced::Nowhere)?.within(permit);
         let next = match self.leader(&decision, prompt, patience_ms) {
             Some((leader, at_most)) => Next::Wait(leader, at_most),
             None => Next::Go(self.fleet.claim_first(first.id, prompt, request.tokens)),
@@ -274,7 +275,8 @@ impl Router {
     /// Reserves and claims what a place in a ranking says, on its replica.
     pub fn take(&self, ranked: Ranked, prompt: Prompt<'_>) -> Option<(Reservation, ClaimGuard)> {
         let _step = self.fleet.step();
-        let taken = (self.fleet.reserve(ranked, prompt)?, self.fleet.claim(ranked.id, prompt));
+        let tokens = self.fleet.tokens_after(prompt.ends.previous, prompt.prompt_bytes, prompt.model);
+        let taken = (self.fleet.reserve(ranked, prompt, tokens)?, self.fleet.claim_of(ranked.id, prompt, tokens));
         note(|| Change::Taken(prompt.request, ranked.id));
         Some(taken)
     }

@@ -3,7 +3,8 @@
 //!
 //! What fails at once makes its replica look idle, and a session is at home where its prompt was read: both would bring
 //! the next attempt of a client back to a replica that fails everything, until that is fenced. So the next choice passes it
-//! over, until a request that began there later has ended well, or a minute is over.
+//! over, until a request that began there later has ended well, or a minute is over. But where the engine ended with all
+//! that it was doing, what it was generating is excused: it is no reason to crowd the others, unless it ends again.
 //!
 //! **It protects sessions and not replicas:** nobody else's choice is changed. And a prompt that has failed at a second
 //! replica, the first being passed over, is itself the cause as far as anybody knows: nobody is passed over for it any
@@ -43,11 +44,14 @@ struct Setback {
     replica: Option<ReplicaId>,
     /// When it was last, in milliseconds.
     at: f64,
+    /// Whether its answer was being generated.
+    generated: bool,
 }
 
 impl Setbacks {
-    /// The prompt that ends at `print` has failed at `replica`. `proven`: since when requests begin well at a replica.
-    fn note(&self, print: u64, replica: ReplicaId, now: f64, proven: impl Fn(ReplicaId) -> f64) {
+    /// The prompt that ends at `print` has failed at `replica`, whose answer was being `generated`. `proven`: since when
+    /// requests begin well at a replica.
+    fn note(&self, print: u64, (replica, generated): (ReplicaId, bool), now: f64, proven: impl Fn(ReplicaId) -> f64) {
         let mut prompts = self.prompts.lock();
         if prompts.len() >= MOST {
             prompts.retain(|_, setback| setback.counts(now));
@@ -59,19 +63,19 @@ impl Setbacks {
         let before = prompts.get(&print).filter(|setback| setback.counts(now));
         let is_its_own_fault = before
             .is_some_and(|before| before.replica.is_none_or(|first| first != replica && proven(first) <= before.at));
-        prompts.insert(print, Setback { replica: (!is_its_own_fault).then_some(replica), at: now });
+        prompts.insert(print, Setback { replica: (!is_its_own_fault).then_some(replica), at: now, generated });
         self.count.store(prompts.len(), Relaxed);
     }
 
-    /// Who is passed over for a prompt that ends there, or goes on from there.
-    fn passed_over(&self, prints: &[u64], now: f64, proven: impl Fn(ReplicaId) -> f64) -> Option<ReplicaId> {
+    /// Who is passed over for a prompt that ends there, or goes on from there, unless its setback there is `excused`.
+    fn passed_over(&self, prints: &[u64], now: f64, excused: impl Fn(ReplicaId, Setback) -> bool) -> Option<ReplicaId> {
         if self.count.load(Relaxed) == 0 {
             return None;
         }
         let prompts = self.prompts.lock();
         let of = |print: &u64| {
             let setback = prompts.get(print).filter(|setback| setback.counts(now))?;
-            setback.replica.filter(|replica| proven(*replica) <= setback.at)
+            setback.replica.filter(|replica| !excused(*replica, *setback))
         };
         prints.iter().find_map(of)
     }
@@ -128,10 +132,11 @@ fn may_be_spared(decision: &Decision) -> bool {
 }
 
 impl Fleet {
-    /// A prompt that ends there has failed at a replica, by the engine's fault as far as it is known.
-    pub fn set_back(&self, ends: Ends, replica: ReplicaId) {
+    /// A prompt that ends there has failed at a replica, by the engine's fault as far as it is known, while its answer was
+    /// being `generated` or before.
+    pub fn set_back(&self, ends: Ends, replica: ReplicaId, generated: bool) {
         if let Some(end) = ends.own {
-            self.setbacks.note(end.print, replica, self.clock().now(), |id| self.proven(id));
+            self.setbacks.note(end.print, (replica, generated), self.clock().now(), |id| self.proven(id));
         }
     }
 
@@ -143,7 +148,7 @@ impl Fleet {
         };
         let now = self.clock().now();
         let prints = [ends.own, ends.previous].map(|place| place.map_or(0, |place| place.print));
-        let failed = self.setbacks.passed_over(&prints, now, |id| self.proven(id));
+        let failed = self.setbacks.passed_over(&prints, now, |id, setback| self.excuses(id, setback));
         let mut told = Spared { picked: Some(first), failed, refusing: SmallVec::new() };
         told.pass_failed(decision);
         let replicas = self.replicas();
@@ -153,6 +158,13 @@ impl Fleet {
             told.pass_refusing(decision);
         }
         told
+    }
+
+    /// Whether a setback at a replica tells nothing of what it would do now: it has been well since, or its engine ended
+    /// then, with all that it was doing.
+    fn excuses(&self, id: ReplicaId, setback: Setback) -> bool {
+        let Some(replica) = self.replica(id) else { return false };
+        replica.proven() > setback.at || setback.generated && replica.collapse.lock().excuses(setback.at)
     }
 
     /// When the latest request began that has ended well at a replica.
@@ -172,46 +184,47 @@ mod tests {
     use crate::types::PolicyKind;
 
     const NEVER: fn(ReplicaId) -> f64 = |_| f64::NEG_INFINITY;
+    const NO: fn(ReplicaId, Setback) -> bool = |_, _| false;
     const A: ReplicaId = ReplicaId(0);
     const B: ReplicaId = ReplicaId(1);
 
     #[test]
     fn a_replica_that_failed_a_prompt_is_passed_over_until_it_has_proved_itself_or_time_has_passed() {
         let setbacks = Setbacks::default();
-        assert_eq!(setbacks.passed_over(&[7], 0.0, NEVER), None);
-        setbacks.note(7, A, 10.0, NEVER);
-        assert_eq!(setbacks.passed_over(&[5, 7], 20.0, NEVER), Some(A));
-        assert_eq!(setbacks.passed_over(&[5], 20.0, NEVER), None);
+        assert_eq!(setbacks.passed_over(&[7], 0.0, NO), None);
+        setbacks.note(7, (A, false), 10.0, NEVER);
+        assert_eq!(setbacks.passed_over(&[5, 7], 20.0, NO), Some(A));
+        assert_eq!(setbacks.passed_over(&[5], 20.0, NO), None);
         // a request that began there before says nothing
-        assert_eq!(setbacks.passed_over(&[7], 20.0, |_| 9.0), Some(A));
-        assert_eq!(setbacks.passed_over(&[7], 20.0, |_| 11.0), None);
-        assert_eq!(setbacks.passed_over(&[7], 10.0 + LASTS_MS, NEVER), None);
+        assert_eq!(setbacks.passed_over(&[7], 20.0, |_, s| 9.0 > s.at), Some(A));
+        assert_eq!(setbacks.passed_over(&[7], 20.0, |_, s| 11.0 > s.at), None);
+        assert_eq!(setbacks.passed_over(&[7], 10.0 + LASTS_MS, NO), None);
     }
 
     #[test]
     fn a_prompt_that_fails_at_two_replicas_does_not_visit_the_others() {
         let setbacks = Setbacks::default();
-        setbacks.note(7, A, 10.0, NEVER);
-        setbacks.note(7, A, 11.0, NEVER);
-        assert_eq!(setbacks.passed_over(&[7], 12.0, NEVER), Some(A));
-        setbacks.note(7, B, 12.0, NEVER);
-        setbacks.note(7, B, 13.0, NEVER);
-        assert_eq!(setbacks.passed_over(&[7], 14.0, NEVER), None);
+        setbacks.note(7, (A, false), 10.0, NEVER);
+        setbacks.note(7, (A, false), 11.0, NEVER);
+        assert_eq!(setbacks.passed_over(&[7], 12.0, NO), Some(A));
+        setbacks.note(7, (B, false), 12.0, NEVER);
+        setbacks.note(7, (B, false), 13.0, NEVER);
+        assert_eq!(setbacks.passed_over(&[7], 14.0, NO), None);
         // unless the first one was well in between: then it is the second one's turn to be passed over
-        setbacks.note(8, A, 10.0, NEVER);
-        setbacks.note(8, B, 12.0, |_| 11.0);
-        assert_eq!(setbacks.passed_over(&[8], 14.0, NEVER), Some(B));
+        setbacks.note(8, (A, false), 10.0, NEVER);
+        setbacks.note(8, (B, false), 12.0, |_| 11.0);
+        assert_eq!(setbacks.passed_over(&[8], 14.0, NO), Some(B));
     }
 
     #[test]
     fn memory_is_bounded() {
         let setbacks = Setbacks::default();
         for print in 0..3 * MOST as u64 {
-            setbacks.note(print, A, 1.0, NEVER);
-            assert_eq!(setbacks.passed_over(&[print], 2.0, NEVER), Some(A));
+            setbacks.note(print, (A, false), 1.0, NEVER);
+            assert_eq!(setbacks.passed_over(&[print], 2.0, NO), Some(A));
             assert!(setbacks.count.load(Relaxed) <= MOST);
         }
-        setbacks.note(0, A, 2.0 * LASTS_MS, NEVER);
+        setbacks.note(0, (A, false), 2.0 * LASTS_MS, NEVER);
         assert!(setbacks.count.load(Relaxed) < MOST);
     }
 
@@ -229,10 +242,16 @@ mod tests {
         };
         assert_eq!(first(ends(1, 2)), (A, Reason::Affinity));
         let now = fleet.clock().now();
-        fleet.set_back(ends(1, 2), A);
+        fleet.set_back(ends(1, 2), A, true);
         assert_eq!(first(ends(1, 2)), (B, Reason::Setback));
         assert_eq!(first(ends(2, 3)), (B, Reason::Setback));
         assert_eq!(first(ends(1, 4)), (A, Reason::Affinity));
+        // that its engine ended with all that it did is no reason
+        let there = &fleet.replicas()[0];
+        (1..=3).rev().for_each(|left| _ = there.collapse.lock().on_failed(true, now - 9.0, now, left));
+        assert_eq!(first(ends(1, 2)), (A, Reason::Affinity));
+        (1..=3).rev().for_each(|left| _ = there.collapse.lock().on_failed(true, now - 9.0, now, left));
+        assert_eq!(first(ends(1, 2)), (B, Reason::Setback), "it ends again and again");
         fleet.ended(A, Ended::Well, now - 1.0);
         assert_eq!(first(ends(1, 2)).0, B, "it began before");
         fleet.ended(A, Ended::Well, fleet.clock().now() + 1.0);

@@ -65,6 +65,8 @@ struct Waiting {
     ticket: u64,
     begun: f64,
     prefill_ms: f64,
+    /// What it takes where nothing of it is held.
+    whole_ms: f64,
     /// Whether its first token will be seen.
     streams: bool,
     /// How much others had promised when it came.
@@ -84,6 +86,11 @@ impl Backlog {
 
     /// A request arrives whose prompt should take `prefill_ms`; `streams` if its first token will be seen.
     pub fn begin(&mut self, now: f64, prefill_ms: f64, streams: bool) -> Ticket {
+        self.begin_with(now, (prefill_ms, prefill_ms), streams)
+    }
+
+    /// The same for one that takes `whole_ms` where nothing of it is held.
+    pub fn begin_with(&mut self, now: f64, (prefill_ms, whole_ms): (f64, f64), streams: bool) -> Ticket {
         self.settle(now);
         self.next += 1;
         self.flow.add(now, prefill_ms);
@@ -91,7 +98,7 @@ impl Backlog {
             self.turn(now);
         }
         let ahead_ms = f64::from(self.elsewhere.queue_ms);
-        self.waiting.push(Waiting { ticket: self.next, begun: now, prefill_ms, streams, ahead_ms });
+        self.waiting.push(Waiting { ticket: self.next, begun: now, prefill_ms, whole_ms, streams, ahead_ms });
         Ticket(self.next)
     }
 
@@ -140,6 +147,11 @@ impl Backlog {
         if let Some(w) = self.waiting.iter_mut().find(|w| w.ticket == ticket.0) {
             w.streams = false;
         }
+    }
+
+    /// The cache is empty: what waits will be read whole.
+    pub fn emptied(&mut self) {
+        self.waiting.iter_mut().for_each(|w| w.prefill_ms = w.prefill_ms.max(w.whole_ms));
     }
 
     /// Takes the first prompts for read, as far as they show no first token and their time is over.
@@ -316,6 +328,16 @@ mod tests {
             b.end(ticket, 800.0);
         }
         assert_eq!(b.requests(), 0);
+    }
+
+    #[test]
+    fn what_waits_at_an_emptied_cache_is_read_whole() {
+        let mut b = Backlog::default();
+        let tickets = [(100.0, 5000.0), (300.0, 300.0)].map(|times| b.begin_with(0.0, times, true));
+        assert_eq!(b.remaining_ms(0.0), 400.0);
+        b.emptied();
+        assert_eq!(b.remaining_ms(0.0), 5300.0);
+        tickets.into_iter().for_each(|ticket| b.end(ticket, 1.0));
     }
 
     #[test]

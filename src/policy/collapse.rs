@@ -3,12 +3,17 @@
 //! with an empty cache that everybody believes to be full. Pure; time comes in as milliseconds on any clock.
 //!
 //! A request or two may break for reasons of their own. That `LEAST` or more break within `MOMENT_MS`, and that nothing
-//! is left of what was there when the first one did, has one cause.
+//! is left of what was there when the first one did, has one cause. Where they were all sent in one moment too, and lived
+//! for a while, that may be a limit of something on the way: the same age ends them.
 
 /// Requests that must have broken.
 const LEAST: u32 = 3;
 /// How long the moment is.
 const MOMENT_MS: f64 = 1000.0;
+/// One that ends again so soon may be ended by what is sent to it.
+const AGAIN_MS: f64 = 60_000.0;
+/// Nothing on the way ends what is younger.
+const YOUNG_MS: f64 = 5000.0;
 
 /// What broke at one replica lately.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,6 +23,10 @@ pub struct Collapse {
     /// How many were there then, and have not broken.
     left: u32,
     broken: u32,
+    /// When the oldest and the youngest of those that have broken began.
+    began: (f64, f64),
+    /// When all of it ended the last time, and whether not again.
+    ended: Option<(f64, bool)>,
 }
 
 impl Collapse {
@@ -30,15 +39,28 @@ impl Collapse {
             return false;
         }
         if begins {
-            *self = Collapse { since: now, left: there, broken: 0 };
+            *self = Collapse { since: now, left: there, broken: 0, began: (began, began), ..*self };
         }
-        self.broken += u32::from(breaks);
+        if breaks {
+            self.broken += 1;
+            self.began = (self.began.0.min(began), self.began.1.max(began));
+        }
+        let (oldest, youngest) = self.began;
+        let are_one_age = youngest - oldest <= MOMENT_MS && now - oldest > YOUNG_MS;
         self.left = self.left.saturating_sub(1);
         let is_all = self.left == 0 && self.broken >= LEAST;
         if is_all {
-            *self = Collapse::default();
+            let again = self.ended.is_some_and(|(at, _)| now - at < AGAIN_MS);
+            let ended = if are_one_age { self.ended } else { Some((now, !again)) };
+            *self = Collapse { ended, ..Collapse::default() };
         }
-        is_all
+        is_all && !are_one_age
+    }
+
+    /// Whether the end of the engine is why a request failed at `at` that was being generated well until then: neither is
+    /// the prompt's fault, nor will the engine that comes after it fail that again.
+    pub fn excuses(&self, at: f64) -> bool {
+        self.ended.is_some_and(|(ended, is_first)| is_first && (ended - at).abs() <= MOMENT_MS)
     }
 }
 
@@ -79,6 +101,29 @@ mod tests {
         assert!(!collapse.on_failed(false, 0.0, 99.0, 5));
         assert!(!collapse.on_failed(true, 0.0, 100.0, 4) && !collapse.on_failed(true, 0.0, 100.0, 3));
         assert!(!collapse.on_failed(true, 0.0, 101.0, 2) && collapse.on_failed(false, 99.5, 102.0, 1));
+    }
+
+    #[test]
+    fn an_end_excuses_what_broke_with_it_unless_it_comes_again() {
+        let mut collapse = Collapse::default();
+        let mut end = |now: f64| (0..3).rev().map(|left| collapse.on_failed(true, now - 9.0, now, left + 1)).last();
+        assert_eq!(end(100.0), Some(true));
+        assert!(collapse.excuses(99.0) && collapse.excuses(101.0) && !collapse.excuses(9000.0));
+        let mut end = |now: f64| (0..3).rev().map(|left| collapse.on_failed(true, now - 9.0, now, left + 1)).last();
+        assert_eq!(end(30_000.0), Some(true));
+        assert!(!collapse.excuses(30_000.0));
+    }
+
+    #[test]
+    fn those_that_reach_the_same_age_together_end_by_that() {
+        let ends = |began: [f64; 3], now: f64| {
+            let mut collapse = Collapse::default();
+            let mut ends = began.into_iter().zip([3, 2, 1]);
+            ends.any(|(began, there)| collapse.on_failed(true, began, now, there))
+        };
+        assert!(!ends([0.0, 20.0, 900.0], 60_000.0));
+        assert!(ends([0.0, 20.0, 1100.0], 60_000.0));
+        assert!(ends([0.0, 20.0, 900.0], 4000.0), "nothing is cut so early");
     }
 
     proptest! {

@@ -89,6 +89,8 @@ pub struct Price {
     pub evicted: f64,
     /// What its session's later turns cost there, as far as they count.
     pub later: f64,
+    /// No term: what generating takes if the batch stays as it is now. Who watches over the answer goes by that.
+    pub answer: f64,
 }
 
 impl Price {
@@ -148,7 +150,8 @@ pub fn price(tokens: Tokens, (overlap, tail): (u32, f64), lost: f64, at: &Prospe
     let prefill = at.rates.prefill_ms(new, cached);
     let requests = at.waiting + at.decoding;
     // those that are there on average: who come, for as long as an answer takes
-    let usual = at.coming.rate * tokens.output * at.rates.step_ms(requests + 1.0);
+    let step = at.rates.step_ms(requests + 1.0);
+    let usual = at.coming.rate * tokens.output * step;
     let batch = requests * (SETTLED / usual.max(1.0)).min(NOW);
     let decode = tokens.output * at.rates.step_ms(batch + 1.0);
     let again = if lost > 0.0 { at.rates.prefill_ms(tokens.prompt, 0.0) * lost / tokens.prompt.max(1.0) } else { 0.0 };
@@ -164,6 +167,7 @@ pub fn price(tokens: Tokens, (overlap, tail): (u32, f64), lost: f64, at: &Prospe
         evicted: again * (1.0 + requests),
         // where many wait, they are who lives there
         later: LATER * tokens.turns * slower * usual.max(at.waiting),
+        answer: tokens.output * step,
     }
 }
 

@@ -89,7 +89,7 @@ pub fn weigh(
         return decision;
     }
     let Some(first) = decision.ranked.first().copied() else { return decision };
-    let step_ms = first.price.decode / request.tokens.output.max(1.0);
+    let step_ms = first.price.answer / request.tokens.output.max(1.0);
     let is_near = |r: &&Ranked| is_near((&first, step_ms), r, params.policy);
     let there = home.and_then(|home| Some((*decision.ranked.of(home.replica)?, home.worth)));
     let Some((there, worth)) = there else {
@@ -375,7 +375,7 @@ mod tests {
             match policy {
                 PolicyKind::Cost => {
                     let best = d.ranked.iter().map(|r| r.price.prefill).fold(0.0, f64::max);
-                    let step = d.ranked.iter().map(|r| r.price.decode).fold(0.0, f64::max) / TURN.tokens.output;
+                    let step = d.ranked.iter().map(|r| r.price.answer).fold(0.0, f64::max) / TURN.tokens.output;
                     let worth = if d.hint.is_some_and(|h| h.stays) { first.price.prefill } else { NOISE * best };
                     prop_assert!(first.price.total() <= least + worth.max(step) + 1e-6);
                 }

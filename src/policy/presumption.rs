@@ -7,7 +7,8 @@
 //!
 //! Whether there are such routers at all is told by engines: what they find of such prompts and this router never sent
 //! there, somebody else did. A router that is alone sees nothing of that and presumes nothing, even where clients rewrite
-//! what was said, so that no turn seems to follow the one before it.
+//! what was said, so that no turn seems to follow the one before it. After a start without what it knew before it is
+//! somebody else to itself: of sessions that it has not seen since, it presumes what it would choose among equals.
 
 /// What engines found lately, of what other routers must have had read there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -33,7 +33,7 @@ pub struct Returns {
     returned: f64,
     begun: f64,
     /// Those that began within `PATIENCE_MS`, span by span, the current one last.
-    young: Vec<f64>,
+    young: [f64; SPANS],
     /// The number of the current span.
     span: f64,
 }
@@ -43,7 +43,7 @@ record!(Returns { returned, begun, young, span });
 impl Default for Returns {
     /// Nothing known.
     fn default() -> Self {
-        Returns { returned: 0.0, begun: 0.0, young: vec![0.0; SPANS], span: 0.0 }
+        Returns { returned: 0.0, begun: 0.0, young: [0.0; SPANS], span: 0.0 }
     }
 }
 
@@ -53,8 +53,8 @@ impl Returns {
         self.grow(now);
         if returns {
             self.returned += 1.0;
-        } else if let Some(current) = self.young.last_mut() {
-            *current += 1.0;
+        } else {
+            self.young[SPANS - 1] += 1.0;
         }
         if self.returned + self.begun > MEMORY {
             self.returned /= 2.0;
@@ -73,11 +73,9 @@ impl Returns {
         let span = (now / SPAN_MS).floor();
         let mut passed = (span - self.span).min(SPANS_F);
         while passed > 0.0 {
-            self.begun += self.young.first().copied().unwrap_or(0.0);
+            self.begun += self.young[0];
             self.young.rotate_left(1);
-            if let Some(current) = self.young.last_mut() {
-                *current = 0.0;
-            }
+            self.young[SPANS - 1] = 0.0;
             passed -= 1.0;
         }
         self.span = span.max(self.span);

@@ -60,7 +60,7 @@ impl<V: Copy, const HALF: usize> Halves<V, HALF> {
     }
 
     /// Keeps only what is to be kept.
-    pub fn retain(&mut self, mut is_kept: impl FnMut(&V) -> bool) {
+    pub fn retain(&mut self, mut is_kept: impl FnMut(&mut V) -> bool) {
         self.young.retain(|value| is_kept(value));
         self.old.retain(|value| is_kept(value));
     }
@@ -138,7 +138,7 @@ mod tests {
             for (does, n) in does {
                 let _known = match does {
                     0 => {
-                        halves.retain(|value| value % 3 != n % 3);
+                        halves.retain(|value| *value % 3 != n % 3);
                         None
                     }
                     1 | 2 => halves.touch(print(n)),

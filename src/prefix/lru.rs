@@ -202,21 +202,25 @@ impl LruModel {
         distance > self.outlived / 2.0
     }
 
-    /// The cache was emptied when the last claim was this one.
-    pub fn void(&mut self, last: Stamp) {
-        if self.floor.is_none_or(|floor| not_later(floor, last)) {
-            self.floor = Some(last);
-        }
-        let gone = self.log.partition_point(|(at, _)| not_later(*at, last));
-        self.log.drain(..gone);
+    /// Whether a block that is gone at this distance from its last use went long before it was its turn.
+    pub fn is_sudden(&self, distance: f64) -> bool {
+        distance < self.keeps().unwrap_or(self.outlived) / 2.0
     }
 
-    /// A block was evicted at this distance from its last use at claim `used`.
-    pub fn was_evicted(&mut self, used: Stamp, distance: f64) {
-        let before = used.wrapping_sub(1);
-        if self.floor.is_none_or(|f| not_later(f, before)) {
-            self.floor = Some(before);
+    /// A block was evicted that was last used at claim `used`.
+    pub fn was_evicted(&mut self, used: Stamp) {
+        self.was_emptied(used.wrapping_sub(1));
+    }
+
+    /// All that was last used at claim `last` or before it is gone.
+    pub fn was_emptied(&mut self, last: Stamp) {
+        if self.floor.is_none_or(|f| not_later(f, last)) {
+            self.floor = Some(last);
         }
+    }
+
+    /// A block was evicted at this distance from its last use.
+    pub fn shrink(&mut self, distance: f64) {
         // a block that is gone much sooner than others stayed was not evicted: the cache was emptied
         if distance < self.keeps && self.explains(distance) {
             let touched: f64 = self.log.iter().map(|(_, tokens)| tokens).sum();
@@ -267,7 +271,7 @@ impl Back<'_> {
 }
 
 /// Whether claim `a` was not later than `b`, as numbers that wrap tell.
-fn not_later(a: Stamp, b: Stamp) -> bool {
+pub(super) fn not_later(a: Stamp, b: Stamp) -> bool {
     b.wrapping_sub(a) < Stamp::MAX / 2
 }
 
@@ -361,12 +365,16 @@ mod tests {
             model.touch(now, &Marks::new(), 0, BLOCK, 100.0);
         }
         let near = |model: &LruModel, keeps: f64| (model.keeps / keeps - 1.0).abs() < 0.01;
-        (0..20).for_each(|_| model.was_evicted(10, 4000.0));
+        let evicted = |model: &mut LruModel, used, distance| {
+            model.was_evicted(used);
+            model.shrink(distance);
+        };
+        (0..20).for_each(|_| evicted(&mut model, 10, 4000.0));
         assert!(near(&model, 4000.0) && model.floor == Some(9), "{model:?}");
         (0..20).for_each(|_| model.was_kept(5, 5000.0));
         assert!(near(&model, 5000.0) && model.floor == Some(4), "{model:?}");
         let before = model.keeps;
-        model.was_evicted(50, 300.0);
+        evicted(&mut model, 50, 300.0);
         assert_eq!((model.keeps.to_bits(), model.floor), (before.to_bits(), Some(49)));
     }
 }

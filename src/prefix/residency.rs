@@ -11,6 +11,7 @@
 
 mod belief;
 mod costs;
+mod denials;
 mod look;
 pub mod state;
 
@@ -22,6 +23,7 @@ use super::index::PrefixIndex;
 use super::lru::{LruModel, Mark, Marks, Stamp};
 use super::turns::{Turn, Turns};
 use crate::types::ReplicaId;
+use denials::{Block, Denials};
 use std::sync::Arc;
 
 /// A claim by one attempt of one request.
@@ -78,14 +80,10 @@ struct AtReplica {
     lru: LruModel,
     /// Whether it ever reported cached tokens.
     caches: bool,
-    /// Answers in a row that denied what was believed to be held.
-    denials: u32,
-    /// Whether that was told, and no answer has spoken of cached tokens since.
-    told: bool,
+    /// What answers denied of what was believed.
+    denials: Denials,
 }
 
-/// So many denials in a row mean that a cache was emptied.
-const DENIALS: u32 = 2;
 /// A prediction of fewer blocks proves nothing: an engine caches in blocks of its own size.
 const LEAST_PREDICTED: u32 = 4;
 /// Blocks by which a prediction may be off, and the share of it: sizes in tokens are estimates.
@@ -224,7 +222,7 @@ impl Residency {
                 at.lru.touch(now, &marks, there, size.block, size.prompt);
             }
         }
-        (Claim { replica, number }, Belief { known, held, runs, block: size.block, prompt: size.prompt })
+        (Claim { replica, number }, Belief { claimed: now, known, held, runs, block: size.block, prompt: size.prompt })
     }
 
     /// The engine has generated: the whole prompt is in its cache.
@@ -271,7 +269,7 @@ impl Residency {
     /// is not.
     pub fn void(&mut self, replica: ReplicaId, claims: Option<u64>) {
         let last = stamp(claims.unwrap_or(self.next));
-        self.at(replica).lru.void(last);
+        self.at(replica).lru.was_emptied(last);
     }
 
     /// The slot is nobody's any more: nothing is known of who comes there next.
@@ -302,24 +300,17 @@ impl Residency {
         let held = f64::from(belief.held);
         let slack = SLACK.0 + SLACK.1 * held;
         if cached >= held - slack {
-            at.denials = if cached > 0.0 { 0 } else { at.denials };
-            at.told &= cached <= 0.0;
+            at.denials.agree(cached > 0.0);
             if belief.known >= LEAST_PREDICTED
                 && let Some((used, distance)) = belief.kept(cached.min(known) - slack, block).filter(|_| cached > 0.0)
             {
+                at.denials.kept(Block { claimed: belief.claimed, used, distance }, &mut at.lru);
                 at.lru.was_kept(used, distance);
             }
             return false;
         }
         let Some((used, distance)) = belief.gone(cached + 1.0, block) else { return false };
-        at.denials += 1;
-        // a single one may be a prompt of its own kind, unless part of it was there, and what is missing is old or much
-        let is_plain = cached > 0.0 && (cached < held / 2.0 || at.lru.explains(distance));
-        if at.denials < DENIALS && !is_plain {
-            return false;
-        }
-        at.lru.was_evicted(used, distance);
-        cached <= 0.0 && !std::mem::replace(&mut at.told, true)
+        at.denials.deny(Block { claimed: belief.claimed, used, distance }, (cached, held), &mut at.lru)
     }
 
     /// What the cache of `replica` is believed to hold; see [`LruModel::keeps`].

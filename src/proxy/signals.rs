@@ -83,7 +83,7 @@ impl Proxy {
             replica.complete(fleet.clock().now());
         }
         if let Ended::Badly(Some(_)) = ended {
-            fleet.set_back(ctx.prompt.ends, replica.id);
+            fleet.set_back(ctx.prompt.ends, replica.id, ctx.relay.has_generated());
         }
         fleet.ended(replica.id, ended, attempt.reservation.began());
     }

@@ -237,7 +237,7 @@ impl Rule for Library {
         self.hand.set(now);
         let Some(booked) = self.booked.remove(&request.id) else { return };
         let (fleet, reservation) = (self.router.fleet(), &booked.reservation);
-        fleet.set_back(request.ends, reservation.replica().id);
+        fleet.set_back(request.ends, reservation.replica().id, reservation.is_read());
         fleet.cut_off(reservation.replica().id, true, reservation.began());
     }
 

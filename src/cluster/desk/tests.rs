@@ -172,7 +172,7 @@ fn a_router_that_starts_knows_the_speeds_that_others_have_learned_before_it_serv
 fn load_is_everybodys_until_its_router_is_silent_and_open_claims_end_with_it() {
     let mut shop = Shop::default();
     let (mut a, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["y", "x"], "s"));
-    let share = Share { units: 3, prefill_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
+    let share = Share { units: 3, prefill_ms: 900.0, whole_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
     let held = Reservation::new(a.fleet.replicas()[0].clone(), share, a.fleet.clock());
     let open = a.claim(&[11, 12], 0);
     (0..2).for_each(|n| _ = (shop.round(&mut a, n.into()), shop.round(&mut b, n.into())));
@@ -203,7 +203,7 @@ fn load_is_everybodys_until_its_router_is_silent_and_open_claims_end_with_it() {
 #[test]
 fn what_a_router_has_is_told_at_most_every_25_ms_and_in_the_end() {
     let (a, mut seen) = (&mut Router::with(1, &["x"], "s"), Vec::new());
-    let share = Share { units: 3, prefill_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
+    let share = Share { units: 3, prefill_ms: 900.0, whole_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
     let mut held = Vec::new();
     for n in 0..100u32 {
         let now = 2.5 * f64::from(n);
@@ -240,7 +240,7 @@ fn what_is_open_at_the_process_before_is_open_for_the_one_that_follows_while_tha
 fn what_ran_long_ago_is_no_load_of_a_router_that_starts() {
     let mut shop = Shop::default();
     let (mut a, mut b) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
-    let share = Share { units: 3, prefill_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
+    let share = Share { units: 3, prefill_ms: 900.0, whole_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
     let _held = Reservation::new(a.fleet.replicas()[0].clone(), share, a.fleet.clock());
     shop.round(&mut a, 0.0);
     // somebody has kept it, and puts it back
@@ -255,7 +255,7 @@ fn what_a_process_still_runs_that_has_stepped_back_is_load_for_all_but_the_one_t
     let (mut old, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["x", "y"], "s"));
     let mut new = Router::with(3, &["x", "y"], "s");
     new.desk = new.desk.following(vec![1]);
-    let share = Share { units: 3, prefill_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
+    let share = Share { units: 3, prefill_ms: 900.0, whole_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
     let held = Reservation::new(old.fleet.replicas()[0].clone(), share, old.fleet.clock());
     let at_once = Thresholds { failures: 1, successes: 1 };
     shop.round(&mut old, 0.0);

@@ -17,7 +17,7 @@ use crate::types::{PolicyKind, ReplicaId};
 use std::sync::Arc;
 use std::time::Duration;
 
-const SHARE: Share = Share { units: 1, prefill_ms: 1.0, decode_ms: 1.0, streams: true, generates: true };
+const SHARE: Share = Share { units: 1, prefill_ms: 1.0, whole_ms: 1.0, decode_ms: 1.0, streams: true, generates: true };
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]

@@ -11,7 +11,7 @@ use crate::prefix::residency::Size;
 use proptest::prelude::*;
 
 const SIZE: Size = Size { prompt: 1000.0, block: 500.0, ends: Ends { own: None, previous: None } };
-const SHARE: Share = Share { units: 1, prefill_ms: 1.0, decode_ms: 1.0, streams: true, generates: true };
+const SHARE: Share = Share { units: 1, prefill_ms: 1.0, whole_ms: 1.0, decode_ms: 1.0, streams: true, generates: true };
 
 fn wanted(names: &[&str]) -> Vec<Wanted> {
     names.iter().map(|name| Wanted { spec: spec(name), address: Some(([127, 0, 0, 1], 1).into()) }).collect()

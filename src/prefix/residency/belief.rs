@@ -5,6 +5,8 @@ use super::super::lru::{Mark, Stamp};
 /// What was believed of a prompt when it was claimed, to be compared with what its answer reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Belief {
+    /// The claim.
+    pub(super) claimed: Stamp,
     /// Leading blocks that its replica once held, not counting those that another pending claim alone vouched for.
     pub known: u32,
     /// Of these, the blocks that were not believed to be evicted.

@@ -1,6 +1,7 @@
 //! What is believed to be held, as it is handed to the next process. Pending claims go along as held: most of them are
 //! confirmed in the end, and what engines report corrects the others.
 
+use super::denials::Denials;
 use super::{AtReplica, Residency, stamp};
 use crate::pack::record;
 use crate::prefix::crowd::CrowdState;
@@ -46,8 +47,8 @@ impl Residency {
         let of = |at: &AtReplica| ReplicaResidency {
             lru: at.lru.clone(),
             caches: at.caches,
-            denials: at.denials,
-            told: at.told,
+            denials: at.denials.row,
+            told: at.denials.told,
         };
         ResidencyCopy {
             next: self.next,
@@ -71,8 +72,7 @@ impl Residency {
             *at = AtReplica {
                 lru: known.lru,
                 caches: known.caches,
-                denials: known.denials,
-                told: known.told,
+                denials: Denials::known(known.denials, known.told),
                 ..AtReplica::default()
             };
             if let Some(tokens) = capacity {

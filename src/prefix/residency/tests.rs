@@ -158,6 +158,43 @@ fn an_emptied_cache_is_noticed_although_its_trunk_was_read_again() {
 }
 
 #[test]
+fn a_cache_that_was_emptied_unseen_is_noticed_by_the_second_block_that_went_long_before_its_turn() {
+    let after = |between: Option<u32>| {
+        let mut r = Residency::new(1 << 20);
+        r.set_capacity(R, 2000.0 * BLOCK);
+        for name in (1..=9).chain(1..=9) {
+            serve(&mut r, &branch(name), 30);
+        }
+        // what is in use when it happens stays: the trunk, as a rule
+        let first = serve(&mut r, &branch(3), 10).1;
+        if let Some(cached) = between {
+            serve(&mut r, &branch(2), cached);
+        }
+        (first, serve(&mut r, &branch(5), 10).1, overlap(&r, &branch(9)), r.keeps(R).unwrap() / BLOCK)
+    };
+    assert_eq!(after(None), (false, true, 10, 2000.0));
+    // one that is there as it was speaks against that: the cache is smaller than was believed
+    let (first, second, held, keeps) = after(Some(30));
+    assert_eq!((first, second, held), (false, false, 30));
+    assert!(keeps < 2000.0, "{keeps}");
+}
+
+#[test]
+fn a_cache_that_is_smaller_than_its_engine_says_is_not_taken_for_one_that_is_emptied_again_and_again() {
+    let mut r = Residency::new(1 << 20);
+    r.set_capacity(R, 2000.0 * BLOCK);
+    let mut engine = Lru { keeps: 150, blocks: Vec::new() };
+    let mut emptied = 0;
+    for turn in 0..600u64 {
+        let chain = branch(1 + ((turn * 0x9e37_79b9) >> 9) % 11);
+        let cached = engine.serve(&chain);
+        emptied += u32::from(serve(&mut r, &chain, cached).1);
+    }
+    let keeps = r.keeps(R).unwrap() / BLOCK;
+    assert!(emptied <= 2 && (100.0..250.0).contains(&keeps), "{emptied} {keeps}");
+}
+
+#[test]
 fn text_that_is_less_dense_than_most_is_not_taken_for_evicted() {
     let mut r = Residency::new(1 << 20);
     let run = |r: &mut Residency, name: u64, density: f64| {

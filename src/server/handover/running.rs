@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn it_counts_until_the_connection_ends_whatever_ended_it() {
         let (old, new) = (fleet(), fleet());
-        let share = Share { units: 5, prefill_ms: 1.0, decode_ms: 1.0, streams: true, generates: true };
+        let share = Share { units: 5, prefill_ms: 1.0, whole_ms: 1.0, decode_ms: 1.0, streams: true, generates: true };
         let _held = Reservation::new(old.replicas()[0].clone(), share, old.clock());
         let (mut here, mut there) = UnixStream::pair().unwrap();
         let (counting, (_serves, over)) = (new.clone(), watch::channel(false));
