@@ -63,7 +63,7 @@
 //! | what breaks prefixes, and what are savings told against? | [`api::outline`], [`telemetry::linter`], [`prefix::rotation`] |
 //! | what is written down of choices, and how are they made again? | [`fleet::steps`], [`telemetry::journal`], [`fleet::replay`] |
 //! | how does one process follow another, and what goes along? | `server/handover/`, [`pack`], [`fleet::state`] |
-//! | what do several routers tell each other? | [`cluster`], [`fleet::sharing`], [`fleet::heard`] |
+//! | what do several routers tell each other? | [`cluster`], [`fleet::sharing`], [`fleet::heard`], [`fleet::emptied`] |
 //! | who proves to be whom? | `server/tls.rs`, [`fleet::transport`] |
 //! | what does a setting mean? | `config/table.rs`, or `ramjet reference` |
 

@@ -27,6 +27,8 @@ use tokio::sync::watch;
 const BATCHES: usize = 8;
 /// How often a router says that it is there, at least, and how often other things are done, in milliseconds.
 const LIVE_EVERY: f64 = 1000.0;
+/// How often it says what it has, at most: rounds may be far more often.
+const LIVE_LEAST: f64 = 25.0;
 const LIST_EVERY: f64 = 1000.0;
 const ORDERS_EVERY: f64 = 500.0;
 const LORE_EVERY: f64 = 5000.0;
@@ -83,9 +85,10 @@ pub struct Desk {
     has_lore: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Due {
-    live: f64,
+    /// When it was said last what this router has.
+    said_live: f64,
     list: f64,
     orders: f64,
     lore: f64,
@@ -93,6 +96,13 @@ struct Due {
     write: Vec<Order>,
     /// Whether the store's words have been read since it answers.
     has_read_orders: bool,
+}
+
+impl Default for Due {
+    fn default() -> Self {
+        let (said_live, write) = (f64::NEG_INFINITY, Vec::new());
+        Due { said_live, list: 0.0, orders: 0.0, lore: 0.0, write, has_read_orders: false }
+    }
 }
 
 impl Desk {
@@ -185,19 +195,24 @@ impl Desk {
     }
 
     /// Time goes on, whether or not the store answers.
-    pub fn pass(&mut self, is_connected: bool, now: f64) {
+    pub fn pass(&mut self, is_connected: bool, (now, unix): (f64, u64)) {
         if !is_connected {
+            self.renew();
+            let gone = self.names.gone(&self.fleet);
             // what comes later is worth more than what would fill the channel
-            let gone = self.next.take().into_iter().chain(self.told.try_iter()).count() as u64;
-            self.counts.lost[1] += gone;
-            if gone > 0 {
+            let lost = self.next.take().into_iter().chain(self.told.try_iter()).count() as u64;
+            self.names.let_go(gone).for_each(drop);
+            self.counts.lost[1] += lost;
+            if lost > 0 {
                 self.leave_out();
             }
+            self.listen_to_operators(unix);
         }
+        self.fleet.mark();
         self.fade(now);
         let lag_s = self.fleet.sharing().group().map_or(0.0, |group| group.lag_s);
         let lag_s = self.counts.lags_ms.last().map_or(lag_s, |ms| ms / 1000.0);
-        let peers = self.peers.present(now);
+        let peers = self.peers.present(now, &self.before);
         self.fleet.sharing().set_group(Group { connected: is_connected, peers, lag_s });
     }
 
@@ -217,11 +232,8 @@ impl Desk {
 
     /// What goes out now, `unix` being milliseconds since 1970.
     pub fn outgoing(&mut self, now: f64, unix: u64) -> Outgoing {
-        if self.changes.has_changed().unwrap_or(false) {
-            self.changes.mark_unchanged();
-            self.names.renew(&self.fleet, &self.keys);
-        }
-        let batches = self.batches();
+        self.renew();
+        let batches = self.batches(unix);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
         let keep = (self.memory / (self.entry_bytes + ENTRY)).clamp(LEAST_ENTRIES, 1e7) as u64;
         let mut out = Outgoing { batches, keep, after: self.after, ..Outgoing::default() };
@@ -239,19 +251,23 @@ impl Desk {
         out.live = self.say_live(now, unix);
         if !self.fleet.is_retired() {
             if out.asks_lore {
-                let speeds = Speeds::of(&self.fleet.lore(), |id| self.names.name(id), |model| self.keys.name(model));
+                let speeds = Speeds::of(
+                    &self.fleet.lore(),
+                    |id| self.names.name(id, (&self.fleet, &self.keys)),
+                    |model| self.keys.name(model),
+                );
                 out.lore = self.keys.seal(Purpose::Lore, self.me, &bytes(&speeds));
             }
+            let said = self.listen_to_operators(unix);
             if self.due.has_read_orders {
-                let said = self.orders.said_here(&self.in_force(unix), unix);
-                self.due.write.extend(said.write);
-                self.obey(said.obey, unix);
+                self.due.write.extend(said);
             }
             let sealed = |order: Order| Some((order.replica, self.keys.seal(Purpose::Order, self.me, &bytes(&order))?));
             out.orders = std::mem::take(&mut self.due.write).into_iter().filter_map(sealed).collect();
         }
+        self.fleet.mark();
         let others = self.listed.iter().copied().chain(self.peers.known());
-        out.peers = others.filter(|name| !self.is_own(*name)).collect();
+        out.peers = others.filter(|name| *name != self.me).collect();
         out.peers.sort_unstable();
         out.peers.dedup();
         self.asked_lore = out.asks_lore && !out.peers.is_empty();
@@ -265,7 +281,7 @@ impl Desk {
         for (place, mut frame) in incoming.entries {
             self.after = self.after.max(place);
             self.entry_bytes += 0.01 * (index(frame.len()) - self.entry_bytes);
-            let heard = self.hear(&mut frame, now);
+            let heard = self.hear(&mut frame, (now, unix));
             self.note(heard);
         }
         self.see(incoming.live, now, unix);
@@ -282,7 +298,6 @@ impl Desk {
             }
             self.listed = list;
         }
-        self.counts.lost[1] += incoming.unsaid as u64;
         for _ in 0..incoming.refused {
             // the last ones: which they were does not matter, as it shows
             if let Some((_, things, _)) = self.out.pop_back() {
@@ -293,6 +308,14 @@ impl Desk {
         }
         self.has_caught_up |= is_whole;
         !is_whole
+    }
+
+    /// Who belongs to the fleet may have changed.
+    fn renew(&mut self) {
+        if self.changes.has_changed().unwrap_or(false) {
+            self.changes.mark_unchanged();
+            self.names.renew(&self.fleet, &self.keys);
+        }
     }
 
     /// Whether that is this router, or one before it.

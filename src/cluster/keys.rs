@@ -18,7 +18,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The version of what is in a frame.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of a key of frames.
 const KEY: usize = 32;
 /// What a frame says in clear: version, size of a block, writer.

@@ -149,18 +149,22 @@ impl Cluster {
     async fn serve(&self, mut store: Store, desk: &mut Desk) -> Failed {
         loop {
             let begun = Instant::now();
-            let unix =
-                SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
+            let unix = unix();
             let out = desk.outgoing(self.now(), unix);
             let round = Box::pin(store.round(out, unix));
-            let incoming = match self.meanwhile(desk, round).await {
+            let mut incoming = match self.meanwhile(desk, round).await {
                 Ok(incoming) => incoming,
                 Err(why) => return why,
             };
+            let takes_nothing = incoming.takes_nothing.take();
             let has_more = desk.incoming(incoming, self.now(), unix);
-            self.account(desk, true);
+            self.account(desk, takes_nothing.is_none());
             if desk.has_caught_up() && !*self.warm.borrow() {
                 self.warm.send_replace(true);
+            }
+            // what there is to be read is read before
+            if let Some(why) = takes_nothing.filter(|_| !has_more) {
+                return why;
             }
             if has_more {
                 // others run here, too
@@ -197,7 +201,7 @@ impl Cluster {
     }
 
     fn account(&self, desk: &mut Desk, is_connected: bool) {
-        desk.pass(is_connected, self.now());
+        desk.pass(is_connected, (self.now(), unix()));
         let counts = desk.take_counts();
         self.metrics.cluster_moved(counts.published, counts.received, counts.lost);
         for (why, count) in Rejected::ALL.iter().zip(counts.rejected).filter(|(_, count)| *count > 0) {
@@ -212,6 +216,11 @@ impl Cluster {
         let drawn = RandomState::new().hash_one(self.me) as f64;
         drawn / 2f64.powi(64)
     }
+}
+
+/// Milliseconds since 1970.
+fn unix() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
 }
 
 #[async_trait]

@@ -28,6 +28,8 @@ pub struct InForce {
     pub drained: bool,
     /// Until when its sessions may stay, in milliseconds since 1970; 0 if they may not.
     pub leaves_by: u64,
+    /// Since when it is drained, in milliseconds since 1970; 0 if it is not.
+    pub since: u64,
 }
 
 /// What follows from what the store says.
@@ -72,7 +74,8 @@ impl Orders {
                 settled.obey.push(last);
                 continue;
             }
-            let at = last.map_or(now, |last| now.max(last.at + 1));
+            // the first word may have been said to a process before this one
+            let at = last.map_or(there.since.min(now), |last| now.max(last.at + 1));
             let order = Order { replica: there.replica, at, drained: there.drained, leaves_by: there.leaves_by };
             self.last.insert(order.replica, order);
             settled.write.push(order);
@@ -111,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn there(drained: bool) -> InForce {
-        InForce { replica: 1, drained, leaves_by: 0 }
+        InForce { replica: 1, drained, leaves_by: 0, since: u64::from(drained) * 1000 }
     }
 
     fn said(orders: &mut Orders, there: InForce, now: u64) -> Vec<Order> {

@@ -12,7 +12,6 @@ use super::wire::{Batch, Live, Name};
 use crate::fleet::Fleet;
 use crate::fleet::elsewhere::{Running, RunningElsewhere};
 use crate::fleet::heard::Heard;
-use crate::fleet::sharing::Learned;
 use crate::policy::health::FenceReason;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,9 +54,9 @@ impl Peers {
         self.all.keys().copied()
     }
 
-    /// How many are there at `now`.
-    pub fn present(&self, now: f64) -> usize {
-        self.all.values().filter(|peer| now - peer.seen < GONE_MS).count()
+    /// How many are there at `now`, besides those.
+    pub fn present(&self, now: f64, besides: &[u64]) -> usize {
+        self.all.iter().filter(|(name, peer)| now - peer.seen < GONE_MS && !besides.contains(name)).count()
     }
 
     /// The one of this name; `None` where there is no room for another.
@@ -81,8 +80,8 @@ impl Peers {
     }
 
     /// A router has told something; how much of it concerned this one. Whether it `is_old`, told before this router was here:
-    /// then what has become void since is forgotten. Later than that this router sees for itself when an engine restarts, and
-    /// has learned anew what a slower one's word would undo.
+    /// then all is as it was told, one after the other. Later than that this router knows of when what it has learned is.
+    /// Times are told on a clock that shows so much more (`ahead`) than the fleet's.
     ///
     /// # Errors
     /// It was read before, or cannot be read.
@@ -91,7 +90,7 @@ impl Peers {
         writer: u64,
         (batch, is_old): (&Batch, bool),
         names: &Names,
-        now: f64,
+        (now, ahead): (f64, f64),
     ) -> Result<usize, Rejected> {
         let Some(peer) = self.at(writer, now) else { return Ok(0) };
         let has_gap = match peer.batch {
@@ -105,8 +104,13 @@ impl Peers {
             peer.heard.settle();
         }
         let count = learned.len();
-        let counts = |learned: &Learned| is_old || !matches!(learned, Learned::Forgot(_));
-        learned.into_iter().filter(counts).for_each(|learned| peer.heard.take_in(learned));
+        for learned in learned {
+            if is_old {
+                peer.heard.take_in_past(learned);
+            } else {
+                peer.heard.take_in(learned.shifted(-ahead));
+            }
+        }
         Ok(count)
     }
 

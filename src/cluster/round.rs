@@ -1,6 +1,7 @@
 //! One round between a router and the store, as two values: what goes out, and what comes in.
 
 use super::keys::Rejected;
+use super::store::Failed;
 
 /// Entries that are read in one round.
 pub const ENTRIES: usize = 64;
@@ -36,10 +37,10 @@ pub struct Outgoing {
 /// What comes back.
 #[derive(Debug, Default)]
 pub struct Incoming {
-    /// How many of the entries were not taken, for want of memory.
+    /// How many of the entries were not taken, most of all for want of memory.
     pub refused: usize,
-    /// How many other things were not.
-    pub unsaid: usize,
+    /// What the store says that takes nothing: what it has was read all the same.
+    pub takes_nothing: Option<Failed>,
     /// The next entries.
     pub entries: Vec<(Place, Vec<u8>)>,
     /// What routers have, and have learned.

@@ -164,7 +164,7 @@ impl Store {
     /// One round.
     ///
     /// # Errors
-    /// [`Failed`]; what went out may have arrived or not.
+    /// [`Failed`]: it cannot be read. What went out may have arrived or not.
     pub async fn round(&mut self, out: Outgoing, unix: u64) -> Result<Incoming, Failed> {
         let mut pipeline = redis::pipe();
         self.tell(&mut pipeline, &out, unix);
@@ -172,22 +172,18 @@ impl Store {
         self.ask(&mut pipeline, &out);
         let mut answers = self.send(&pipeline).await?;
         let mut asked = answers.split_off(told).into_iter();
-        let mut refused = [0, 0];
+        let (mut refused, mut takes_nothing) = (0, None);
         for (place, answer) in answers.into_iter().enumerate() {
-            match answer {
-                // it goes on without that
-                Value::ServerError(error) if error.code() == FULL => {
-                    refused[usize::from(place >= out.batches.len())] += 1;
-                }
-                // a store that takes nothing shows nobody that this router is there
-                Value::ServerError(error) => return Err(Failed::Refused(error.into())),
-                _ => {}
+            let Value::ServerError(error) = answer else { continue };
+            refused += usize::from(place < out.batches.len());
+            // a store that takes nothing shows nobody that this router is there; one that is full goes on without that
+            if error.code() != FULL {
+                takes_nothing = Some(Failed::Refused(error.into()));
             }
         }
-        let [refused, unsaid] = refused;
         let mut next = || checked(asked.next().ok_or(Failed::Nonsense)?);
         let entries = stream(next()?).ok_or(Failed::Nonsense)?;
-        let mut incoming = Incoming { refused, unsaid, entries, ..Incoming::default() };
+        let mut incoming = Incoming { refused, takes_nothing, entries, ..Incoming::default() };
         if !out.peers.is_empty() {
             incoming.live = list(next()?);
             if out.asks_lore {

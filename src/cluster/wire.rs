@@ -4,6 +4,7 @@
 //! are keyed hashes of their names. **Reading never fails loudly:** what is cut, too large, or no number that can be, is
 //! refused as a whole; what names a replica that is none here is passed over.
 
+use crate::fleet::emptied::Emptied;
 use crate::fleet::heard::Lore;
 use crate::fleet::sharing::{Claimed, Learned};
 use crate::pack::{Pack, record};
@@ -114,6 +115,12 @@ impl Batch {
         self.words.len() < FULL
     }
 
+    /// Adds that there is no replica of this name any more, and that whoever comes by it knows nothing of what was learned.
+    pub fn forgot(&mut self, name: Name) {
+        (7u8, name).pack(&mut self.words);
+        None::<(f64, f64)>.pack(&mut self.words);
+    }
+
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
@@ -175,7 +182,10 @@ fn write(learned: &Learned, name: &impl Fn(ReplicaId) -> Option<Name>, out: &mut
             tokens.pack(out);
         }
         Learned::Pinned(key, replica) => (6u8, *key, name(*replica)?).pack(out),
-        Learned::Forgot(replica) => (7u8, name(*replica)?).pack(out),
+        Learned::Forgot(replica, emptied) => {
+            (7u8, name(*replica)?).pack(out);
+            emptied.map(|emptied| (emptied.since, emptied.at)).pack(out);
+        }
     }
     Some(())
 }
@@ -206,7 +216,12 @@ fn read(from: &mut &[u8], replica: &impl Fn(Name) -> Option<ReplicaId>) -> Optio
             replica(name).map(|replica| Learned::Home(number, replica, tokens))
         }
         6 => replica(Name::unpack(from)?).map(|replica| Learned::Pinned(number, replica)),
-        7 => replica(number).map(Learned::Forgot),
+        7 => {
+            let emptied = Option::<(f64, f64)>::unpack(from)?.map(|(since, at)| Emptied { since, at });
+            let can_be = |time: f64| time.abs() < 10.0 * MOST;
+            emptied.is_none_or(|emptied| can_be(emptied.since) && can_be(emptied.at)).then_some(())?;
+            replica(number).map(|replica| Learned::Forgot(replica, emptied))
+        }
         _ => return None,
     })
 }
@@ -259,7 +274,8 @@ mod tests {
             any::<u64>().prop_map(Learned::Left),
             (any::<u64>(), ids(), n()).prop_map(|(key, at, tokens)| Learned::Home(key, at, tokens)),
             (any::<u64>(), ids()).prop_map(|(key, at)| Learned::Pinned(key, at)),
-            ids().prop_map(Learned::Forgot),
+            (ids(), prop::option::of((n(), n())))
+                .prop_map(|(id, emptied)| Learned::Forgot(id, emptied.map(|(since, at)| Emptied { since, at }))),
         ]
     }
 
@@ -281,7 +297,7 @@ mod tests {
             // a replica that is none there is passed over, and nothing else is
             let known = |learned: &Learned| match learned {
                 Learned::Claimed(claimed) => claimed.replica != ReplicaId(2),
-                Learned::Home(_, at, _) | Learned::Pinned(_, at) | Learned::Forgot(at) => *at != ReplicaId(2),
+                Learned::Home(_, at, _) | Learned::Pinned(_, at) | Learned::Forgot(at, _) => *at != ReplicaId(2),
                 _ => true,
             };
             let left: Vec<_> = all.iter().filter(|learned| known(learned)).cloned().collect();
@@ -309,6 +325,11 @@ mod tests {
         for n in [f64::NAN, f64::INFINITY, -1.0, 1e13] {
             let mut batch = Batch::default();
             batch.push(&Learned::Answered(1, n, 2.0), name);
+            assert_eq!(batch.read(replica), None, "{n}");
+        }
+        for n in [f64::NAN, f64::NEG_INFINITY, 1e14] {
+            let mut batch = Batch::default();
+            batch.push(&Learned::Forgot(ReplicaId(1), Some(Emptied { since: n, at: 1.0 })), name);
             assert_eq!(batch.read(replica), None, "{n}");
         }
         let words = [&[0u8][..], &[0; 48], &u32::MAX.to_le_bytes()].concat();
@@ -355,7 +376,8 @@ mod tests {
             Learned::Left(1),
             Learned::Home(8, ReplicaId(1), 9.0),
             Learned::Pinned(8, ReplicaId(1)),
-            Learned::Forgot(ReplicaId(1)),
+            Learned::Forgot(ReplicaId(1), None),
+            Learned::Forgot(ReplicaId(1), Some(Emptied { since: 5.0, at: 6.0 })),
         ];
         all.iter().for_each(|learned| assert!(batch.push(learned, name)));
         let mut out = bytes(&batch);
@@ -364,7 +386,7 @@ mod tests {
         out.extend(bytes(&Order { replica: 1, at: 2, drained: true, leaves_by: 3 }));
         assert_eq!(
             (super::super::keys::VERSION, out.len(), xxh3_64(&out)),
-            (2, 300, 11_127_440_465_697_237_504),
+            (3, 327, 12_980_400_720_408_983_165),
             "if the layout has changed, so must the version"
         );
     }

@@ -33,7 +33,8 @@ settings! {
         port: Option<u32> = None, OrNull(count(PORTS));
         /// Instead of fleet.kv_events.replay_port, if not null.
         replay_port: Option<u32> = None, OrNull(count(PORTS));
-        /// The topic of its engine, if it connects to fleet.kv_events.bind.
+        /// The topic of its engine, if it connects to fleet.kv_events.bind. Of two engines with the same one neither is
+        /// believed.
         topic: Option<String> = None, OrNull(LINE);
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Each engine publishes on its own host, and ramjet connects; or engines connect to ramjet, and say by a topic which
 //! replica they are. Batches are numbered. What is missing is asked for where the engine replays; else everything that it
-//! said is dropped, and so it is at a batch that cannot be read, one that contradicts what was said before, and when the
-//! connection ends. Then it is learned anew, from the next prompts on.
+//! said is dropped, and so it is at a batch that cannot be read, one that contradicts what was said before, when the
+//! connection ends, and while several connections tell of one replica. Then it is learned anew, from the next prompts on.
 
 pub mod batch;
 mod sequence;
@@ -219,17 +219,21 @@ impl Publisher {
                 self.pass_over(step, of(topic, None));
                 continue;
             };
-            self.tells(&replica);
+            if !self.tells(&replica) {
+                replica.was_told(Heard::Other, 1);
+                continue;
+            }
             match step {
                 Step::Follows => {}
-                Step::Anew => replica.tells_no_longer(Loss::Anew),
-                Step::Missing(from) => catch_up(&replica, from, number).await,
+                Step::Anew => replica.tells_no_longer(&self.teller, Loss::Anew),
+                Step::Missing(from) => catch_up((&replica, &self.teller), from, number).await,
             }
-            // what is repeated is of long ago
-            if batch.as_ref().is_ok_and(|batch| batch.events.contains(&Event::Cleared)) {
+            // what is repeated is of long ago; and meanwhile another connection may have begun to tell
+            let is_cleared = batch.as_ref().is_ok_and(|batch| batch.events.contains(&Event::Cleared));
+            if is_cleared && replica.believes(&self.teller) {
                 fleet.emptied(replica.id);
             }
-            take(&replica, batch);
+            take((&replica, &self.teller), batch);
         }
     }
 
@@ -241,8 +245,8 @@ impl Publisher {
         let Some(told) = &self.told else { return };
         match step {
             Step::Follows => {}
-            Step::Anew => told.tells_no_longer(Loss::Anew),
-            Step::Missing(_) => told.tells_no_longer(Loss::Gap),
+            Step::Anew => told.tells_no_longer(&self.teller, Loss::Anew),
+            Step::Missing(_) => told.tells_no_longer(&self.teller, Loss::Gap),
         }
     }
 
@@ -257,13 +261,13 @@ impl Publisher {
         of(topic, batch.rank.map(|rank| (rank, *self.rank.get_or_insert(rank))))
     }
 
-    /// It tells of this replica from now on.
-    fn tells(&mut self, replica: &Arc<Replica>) {
+    /// It tells of this replica from now on; whether it is believed.
+    fn tells(&mut self, replica: &Arc<Replica>) -> bool {
         let before = self.told.replace(replica.clone());
         if let Some(before) = before.filter(|before| !Arc::ptr_eq(before, replica)) {
             before.hangs_up(&self.teller);
         }
-        replica.is_told_by(&self.teller);
+        replica.is_told_by(&self.teller)
     }
 
     /// What it told is not to be relied on any more; whether it told anything.
@@ -273,7 +277,7 @@ impl Publisher {
 }
 
 /// Asks for the batches from number `from` on up to `to`; without one of them, nothing is known.
-async fn catch_up(replica: &Replica, from: u64, to: u64) {
+async fn catch_up((replica, teller): (&Replica, &Arc<()>), from: u64, to: u64) {
     let mut next = from;
     let missing = async {
         let address = replica.address().ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -288,21 +292,21 @@ async fn catch_up(replica: &Replica, from: u64, to: u64) {
                 Ok(number) if number == next || from == 0 && next == 0 && number < to => next = number + 1,
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
-            take(replica, batch::read(payload));
+            take((replica, teller), batch::read(payload));
         }
         Ok::<_, io::Error>(())
     };
     let caught_up = timeout(REPLAYING, missing).await.is_ok_and(|result| result.is_ok());
     // who joins in the middle, and is repeated nothing, has missed nothing that was known
     if !caught_up && (from > 0 || next > 0) {
-        replica.tells_no_longer(Loss::Gap);
+        replica.tells_no_longer(teller, Loss::Gap);
     }
 }
 
-/// Takes in a batch, or that it was none.
-fn take(replica: &Replica, batch: Result<Batch, batch::Malformed>) {
-    let Ok(batch) = batch else { return replica.tells_no_longer(Loss::Unreadable) };
-    let told = replica.tell(|stored| {
+/// Takes in a batch by this connection, or that it was none.
+fn take((replica, teller): (&Replica, &Arc<()>), batch: Result<Batch, batch::Malformed>) {
+    let Ok(batch) = batch else { return replica.tells_no_longer(teller, Loss::Unreadable) };
+    let told = replica.tell(teller, |stored| {
         batch.events.iter().try_for_each(|event| {
             match event {
                 Event::Stored { blocks, after, tokens } => stored.store(blocks, *after, *tokens)?,
@@ -322,6 +326,6 @@ fn take(replica: &Replica, batch: Result<Batch, batch::Malformed>) {
         }
     }
     if told.is_err() {
-        replica.tells_no_longer(Loss::Contradiction);
+        replica.tells_no_longer(teller, Loss::Contradiction);
     }
 }

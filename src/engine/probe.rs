@@ -136,7 +136,7 @@ impl Prober {
             let change = self.take_in(replica, seen);
             if matches!(change, Some(Transition::Lifted { was_gone: true, .. })) {
                 // nobody listened there: the engine has restarted, with an empty cache
-                self.fleet.forget(replica.id);
+                self.fleet.restarted(replica);
             }
         }
         if replica.takes_move() {

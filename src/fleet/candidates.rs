@@ -311,7 +311,9 @@ mod tests {
         let size = Size { prompt: 10_240.0, block: 512.0, ends: Ends::default() };
         ClaimGuard::new(&fleet, &chain[..10].into(), size, ReplicaId(0)).confirm();
         let blocks: Vec<u64> = (0..320).collect();
-        replica.tell(|stored| stored.store(&blocks, None, 16)).unwrap();
+        let teller = Arc::new(());
+        assert!(replica.is_told_by(&teller));
+        replica.tell(&teller, |stored| stored.store(&blocks, None, 16)).unwrap();
         let served = Served { prompt: 5120.0, cached: 0.0, output: 1.0 };
         replica.relate((None, previous), (served, true), 0);
         let tokens = Tokens { prompt: 10_240.0, block: 512.0, output: 1.0, turns: 0.0 };
@@ -328,7 +330,7 @@ mod tests {
             stored.remove(&[319, 318]);
             Ok(())
         };
-        replica.tell(evicted).unwrap();
+        replica.tell(&teller, evicted).unwrap();
         assert_eq!((seen().overlap, seen().confirmed), (9, 9));
     }
 }

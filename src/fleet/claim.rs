@@ -215,7 +215,7 @@ mod tests {
     /// Its engine stores a prompt of 125 blocks and an answer of 5.
     fn tell(fleet: &Fleet) {
         let blocks: Vec<u64> = (0..130).collect();
-        fleet.replicas()[0].tell(|stored| stored.store(&blocks, None, 16)).unwrap();
+        fleet.replicas()[0].hears(|stored| stored.store(&blocks, None, 16));
     }
 
     #[test]

@@ -13,7 +13,7 @@ impl Fleet {
         let is_all = replica.collapse.lock().on_failed(breaks, began, self.clock().now(), replica.inflight());
         if is_all {
             log::warn!("replica {}: all of its answers broke off at once; its cache counts as empty", replica.name());
-            self.forget(id);
+            self.broke_off(id);
         }
     }
 }

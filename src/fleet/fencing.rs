@@ -99,6 +99,9 @@ impl Replica {
     /// A readiness probe found nobody there at `at`, or somebody; when the one before had found nobody, minus infinity if
     /// it had not.
     pub fn note_refusal(&self, at: Option<f64>) -> f64 {
+        if let Some(at) = at {
+            self.probes.found_nobody(at);
+        }
         time_of(self.refused.swap(at.map_or(0, time_bits), Relaxed))
     }
 

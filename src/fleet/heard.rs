@@ -73,7 +73,22 @@ impl Heard {
                 self.fleet.hints.heard(key, replica, tokens);
             }
             Learned::Pinned(key, replica) => self.fleet.pins.remember(key, replica),
-            Learned::Forgot(replica) => self.fleet.empty(replica),
+            Learned::Forgot(replica, emptied) => {
+                if let Some(emptied) = emptied {
+                    self.fleet.empty_as_told(replica, emptied);
+                }
+            }
+        }
+    }
+
+    /// The same of what was told one after the other before this router was there: what was told before is void.
+    pub fn take_in_past(&mut self, learned: Learned) {
+        match learned {
+            Learned::Forgot(replica, _) => {
+                self.fleet.note_heard();
+                self.fleet.empty(replica);
+            }
+            learned => self.take_in(learned),
         }
     }
 

@@ -11,7 +11,6 @@
 
 use super::Fleet;
 use super::replica::{Replica, ReplicaSpec};
-use super::sharing::Learned;
 use super::steps::{Change as Noted, Seat, note};
 use crate::policy::select::Decision;
 use crate::types::ReplicaId;
@@ -102,6 +101,11 @@ impl Members {
         found.is_ok_and(|at| self.replicas[at].number == replica.number)
     }
 
+    /// Whether `replica` has left, and nobody refers to it but who asks.
+    pub fn is_gone(&self, replica: &Arc<Replica>) -> bool {
+        !self.has(replica) && Arc::strong_count(replica) <= 2 && Arc::strong_count(&replica.vitals) == 1
+    }
+
     /// The node of each place of a ranking.
     pub fn nodes(&self, decision: &Decision) -> SmallVec<[&str; 8]> {
         decision.ranked.iter().map(|r| self.at(r.id).map_or("", |r| &r.spec.role.node)).collect()
@@ -189,8 +193,6 @@ impl Fleet {
             self.residency.write().vacate(id);
             self.hints.forget(id);
             self.pins.forget(id);
-            // whoever has this slot, or this name, next begins cold
-            self.sharing.tell(|| Learned::Forgot(id));
         }
     }
 

@@ -5,7 +5,7 @@
 //!    same view. Under it: a walk and a claim of one chain, and a look at each candidate.
 //! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
 //!    replica's *work* (backlog and rates), for a pass over what waits there: a choice reads a row of numbers beside it
-//!    instead; the learned *models*, the *pins*, the sessions' *hints* and the claims' *landings*, for a look-up.
+//!    instead; the learned *models*, the *pins*, the sessions' *hints*, the *past* of caches and the claims' *landings*, for a look-up.
 //! 3. *Fencing*, so that passive signals never fence the last two replicas of a model at once; under it and alone: a
 //!    replica's *standing*. Its *address*. The *gate*, where there are limits: what is in flight and who waits. For a few
 //!    words each.
@@ -21,6 +21,7 @@ pub mod claim;
 pub mod clock;
 mod collapse;
 pub mod elsewhere;
+pub mod emptied;
 pub mod emptying;
 pub mod fencing;
 pub mod fits;
@@ -48,6 +49,7 @@ pub mod spec;
 pub mod state;
 pub mod steps;
 pub mod stored;
+mod tellers;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tiers;
@@ -64,6 +66,7 @@ use crate::prefix::residency::{Belief, Residency, Served};
 use crate::types::ReplicaId;
 use arc_swap::{ArcSwap, Guard};
 use clock::Clock;
+use emptied::Past;
 use fencing::ErrorRule;
 use fits::Fits;
 use hints::{Hints, Last};
@@ -99,6 +102,8 @@ pub struct Fleet {
     /// What is done with each replica before it gets its first request.
     welcome: Welcome,
     residency: RwLock<Residency>,
+    /// When caches were emptied, and what was known when; held for a look-up.
+    past: Mutex<Past>,
     models: Models,
     hints: Hints,
     /// Whether sessions are elsewhere than this router knows.
@@ -161,6 +166,7 @@ impl Fleet {
             numbers: AtomicU32::new(0),
             welcome: Welcome::default(),
             residency: RwLock::new(Residency::new(index_bytes)),
+            past: Mutex::default(),
             fits: ArcSwap::default(),
             models: Models::default(),
             hints: Hints::default(),
@@ -316,37 +322,6 @@ impl Fleet {
         let _step = self.step();
         note(|| Change::Capacity(id, tokens));
         self.residency.write().set_capacity(id, f64::from(tokens));
-    }
-
-    /// A replica has restarted: what it held is gone.
-    pub fn forget(&self, id: ReplicaId) {
-        let _step = self.step();
-        self.emptied(id);
-        if let Some(replica) = self.replica(id) {
-            replica.restarted();
-        }
-    }
-
-    /// The engine of a replica says that it has emptied its cache.
-    pub fn emptied(&self, id: ReplicaId) {
-        self.empty(id);
-        self.sharing.tell(|| sharing::Learned::Forgot(id));
-    }
-
-    /// The same as another router has told.
-    pub(in crate::fleet) fn empty(&self, id: ReplicaId) {
-        let _step = self.step();
-        note(|| Change::Forgot(id));
-        self.residency.write().forget(id);
-        self.lost_all(id);
-    }
-
-    /// Nothing is held at a replica any more: what waits there will be read whole.
-    fn lost_all(&self, id: ReplicaId) {
-        self.hints.emptied(id);
-        if let Some(replica) = self.replica(id) {
-            replica.work.lock().backlog.emptied();
-        }
     }
 
     /// Tokens that the cache of a replica is believed to hold, if anything tells.

@@ -4,6 +4,7 @@
 //! somebody empties at leisure. **Invariant:** a request never waits for that: what does not fit is lost, and counted.
 
 use super::Fleet;
+use super::emptied::Emptied;
 use crate::prefix::residency::{Served, Size};
 use crate::types::ReplicaId;
 use arc_swap::ArcSwapOption;
@@ -28,8 +29,20 @@ pub enum Learned {
     Home(u64, ReplicaId, f64),
     /// A replica keeps what it gave an id to, by the keyed hash of that.
     Pinned(u64, ReplicaId),
-    /// What was learned of a replica's cache before this is void.
-    Forgot(ReplicaId),
+    /// What was learned of a replica's cache before this is void: it was emptied then, or (`None`) it is another one's for this
+    /// router, which says nothing of what others know.
+    Forgot(ReplicaId, Option<Emptied>),
+}
+
+impl Learned {
+    /// The same by another clock, which shows so much more.
+    #[must_use]
+    pub fn shifted(self, by: f64) -> Self {
+        match self {
+            Learned::Forgot(id, emptied) => Learned::Forgot(id, emptied.map(|emptied| emptied.shifted(by))),
+            other => other,
+        }
+    }
 }
 
 /// A claim.

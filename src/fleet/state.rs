@@ -61,6 +61,11 @@ impl Order {
         self.drained.is_some()
     }
 
+    /// Since when it is drained, if it is.
+    pub fn drained_since(&self) -> Option<f64> {
+        self.drained
+    }
+
     /// Until when some of its sessions may stay, if they may.
     pub fn leaves_by(&self) -> Option<f64> {
         self.leaves_by

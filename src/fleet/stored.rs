@@ -1,12 +1,13 @@
 //! What the engines of a fleet say that they store: told by events, asked for by choices.
 
 use super::replica::Replica;
+use super::tellers::{Tellers, Word};
 use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::Served;
 use crate::prefix::stored::{Answer, Held, Lost, Stored};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 
 /// What an engine stores by its own account.
 #[derive(Debug, Default)]
@@ -14,13 +15,18 @@ pub struct Account {
     /// Whether anything was told: without events nobody takes the lock.
     is_told: AtomicBool,
     /// Held for a look-up, or for one batch of events. What is dropped is freed after that.
-    stored: Mutex<Stored>,
+    book: Mutex<Book>,
     /// Batches so far.
     batches: AtomicU64,
-    /// The connection by which it is told.
-    teller: Mutex<Weak<()>>,
     heard: [AtomicU64; Heard::ALL.len()],
     losses: [AtomicU64; Loss::ALL.len()],
+}
+
+/// What was told, and by whom: under one lock, so that nothing which a connection tells is put to what another one has told.
+#[derive(Debug, Default)]
+struct Book {
+    stored: Stored,
+    tellers: Tellers,
 }
 
 /// What events are about. The words are metric labels.
@@ -49,6 +55,8 @@ pub enum Loss {
     Anew,
     /// The connection has ended.
     Ended,
+    /// Several engines tell of it at once.
+    Contested,
 }
 
 impl Heard {
@@ -68,7 +76,8 @@ impl Heard {
 
 impl Loss {
     /// All of them, in the order of the metrics' label values.
-    pub const ALL: [Loss; 5] = [Loss::Gap, Loss::Unreadable, Loss::Contradiction, Loss::Anew, Loss::Ended];
+    pub const ALL: [Loss; 6] =
+        [Loss::Gap, Loss::Unreadable, Loss::Contradiction, Loss::Anew, Loss::Ended, Loss::Contested];
 
     /// The label value.
     pub fn label(self) -> &'static str {
@@ -78,6 +87,7 @@ impl Loss {
             Loss::Contradiction => "contradiction",
             Loss::Anew => "anew",
             Loss::Ended => "ended",
+            Loss::Contested => "contested",
         }
     }
 }
@@ -89,60 +99,86 @@ impl Replica {
         if !self.account.is_told.load(Relaxed) {
             return None;
         }
-        self.account.stored.lock().held(print?)
+        self.account.book.lock().stored.held(print?)
     }
 
-    /// It is told by this connection from now on. What another one told was of another engine, or is not whole.
-    pub fn is_told_by(&self, teller: &Arc<()>) {
-        let mut now = self.account.teller.lock();
-        if now.as_ptr() != Arc::as_ptr(teller) {
-            *now = Arc::downgrade(teller);
-            drop(now);
-            if self.account.is_told.load(Relaxed) {
-                self.tells_no_longer(Loss::Anew);
+    /// This connection is about to tell something of it; whether it is believed. What another one told is of another
+    /// engine, or is not whole.
+    pub fn is_told_by(&self, teller: &Arc<()>) -> bool {
+        let mut book = self.account.book.lock();
+        let word = book.tellers.hear(teller);
+        match word {
+            Word::Begins if self.account.is_told.load(Relaxed) => self.lose(book, Loss::Anew),
+            Word::Contests => {
+                self.lose(book, Loss::Contested);
+                log::warn!(
+                    "replica {}: several engines tell of its cache, by the same topic: none of them is believed until all \
+                     but one are gone",
+                    self.name()
+                );
             }
+            Word::Begins | Word::GoesOn | Word::Ignored => {}
         }
+        matches!(word, Word::Begins | Word::GoesOn)
+    }
+
+    /// Whether this connection is believed.
+    pub fn believes(&self, teller: &Arc<()>) -> bool {
+        self.account.book.lock().tellers.believes(teller)
     }
 
     /// This connection tells nothing more of it.
     pub fn hangs_up(&self, teller: &Arc<()>) {
-        let is_its = self.account.teller.lock().as_ptr() == Arc::as_ptr(teller);
-        if is_its {
-            self.tells_no_longer(Loss::Ended);
+        let mut book = self.account.book.lock();
+        if book.tellers.leaves(teller) {
+            self.lose(book, Loss::Ended);
         }
     }
 
-    /// A batch of events, all at once.
+    /// A batch of events, all at once, by this connection; nothing, if that is not believed.
     ///
     /// # Errors
     /// It contradicts what was told before, or tells of more than is followed: nothing is known any more.
-    pub fn tell(&self, events: impl FnOnce(&mut Stored) -> Result<(), Lost>) -> Result<(), Lost> {
-        let mut stored = self.account.stored.lock();
-        stored.begin_batch();
-        let told = events(&mut stored);
-        stored.end_batch();
-        self.account.batches.store(stored.batches(), Relaxed);
+    pub fn tell(&self, teller: &Arc<()>, events: impl FnOnce(&mut Stored) -> Result<(), Lost>) -> Result<(), Lost> {
+        let mut book = self.account.book.lock();
+        if !book.tellers.believes(teller) {
+            return Ok(());
+        }
+        book.stored.begin_batch();
+        let told = events(&mut book.stored);
+        book.stored.end_batch();
         self.account.is_told.store(true, Relaxed);
-        let past = stored.past();
-        drop(stored);
-        // large tables: nobody waits while they are freed
-        drop(past);
+        self.let_go(book);
         told
     }
 
-    /// What its engine told is not to be relied on any more.
-    pub fn tells_no_longer(&self, why: Loss) {
-        self.account.losses[why as usize].fetch_add(1, Relaxed);
-        // what contradicts itself has been dropped, and what is too large is not followed before the engine begins anew
-        self.account.is_told.store(false, Relaxed);
-        if why != Loss::Contradiction {
-            let mut stored = self.account.stored.lock();
-            stored.clear();
-            self.account.batches.store(stored.batches(), Relaxed);
-            let past = stored.past();
-            drop(stored);
-            drop(past);
+    /// What this connection told is not to be relied on any more, if it was believed.
+    pub fn tells_no_longer(&self, teller: &Arc<()>, why: Loss) {
+        let book = self.account.book.lock();
+        if book.tellers.believes(teller) {
+            self.lose(book, why);
         }
+    }
+
+    fn lose(&self, mut book: MutexGuard<'_, Book>, why: Loss) {
+        self.account.losses[why as usize].fetch_add(1, Relaxed);
+        self.account.is_told.store(false, Relaxed);
+        match why {
+            // what contradicts itself has been dropped
+            Loss::Contradiction => {}
+            // what is too large is not followed before the engine begins anew, or empties its cache
+            Loss::Gap | Loss::Unreadable => book.stored.lose_track(),
+            Loss::Anew | Loss::Ended | Loss::Contested => book.stored.clear(),
+        }
+        self.let_go(book);
+    }
+
+    /// Large tables: nobody waits while they are freed.
+    fn let_go(&self, mut book: MutexGuard<'_, Book>) {
+        self.account.batches.store(book.stored.batches(), Relaxed);
+        let past = book.stored.past();
+        drop(book);
+        drop(past);
     }
 
     /// It told of so many blocks, or events.
@@ -164,8 +200,8 @@ impl Replica {
         if !self.account.is_told.load(Relaxed) {
             return (0, 0);
         }
-        let stored = self.account.stored.lock();
-        (stored.blocks(), stored.prompts())
+        let book = self.account.book.lock();
+        (book.stored.blocks(), book.stored.prompts())
     }
 
     /// Batches of events until now.
@@ -187,7 +223,17 @@ impl Replica {
         let tokens = (tokens(served.prompt), tokens(served.cached), tokens(served.output));
         let previous = previous.map(|place| place.print);
         let answer = Answer { print: own.print, previous, tokens, is_repeated, since };
-        self.account.stored.lock().answered(answer);
+        self.account.book.lock().stored.answered(answer);
+    }
+}
+
+#[cfg(test)]
+impl Replica {
+    /// One batch of events, by a connection of its own.
+    pub(crate) fn hears(&self, events: impl FnOnce(&mut Stored) -> Result<(), Lost>) {
+        let teller = Arc::new(());
+        assert!(self.is_told_by(&teller));
+        assert_eq!(self.tell(&teller, events), Ok(()));
     }
 }
 
@@ -202,24 +248,69 @@ mod tests {
         let replica = &fleet.replicas()[0];
         let tells = |teller: &Arc<()>, blocks: &[u64]| {
             replica.is_told_by(teller);
-            replica.tell(|stored| stored.store(blocks, None, 16)).unwrap();
+            replica.tell(teller, |stored| stored.store(blocks, None, 16)).unwrap();
             replica.account().0
         };
         let [old, new] = [Arc::new(()), Arc::new(())];
         assert_eq!((tells(&old, &[1, 2]), tells(&old, &[5])), (2, 3));
         assert_eq!(tells(&new, &[7]), 1);
+        // what the old one was still being told when the new one began
+        replica.tell(&old, |stored| stored.store(&[8, 9], None, 16)).unwrap();
+        replica.tells_no_longer(&old, Loss::Gap);
         replica.hangs_up(&old);
         assert_eq!(replica.account().0, 1, "it is not its connection any more");
         replica.hangs_up(&new);
         assert_eq!(replica.account().0, 0);
-        // one that stores too much is followed again once it connects anew
+    }
+
+    #[test]
+    fn of_two_that_tell_at_once_neither_is_believed_and_one_that_is_left_is() {
+        let fleet = fleet([spec("a")]);
+        let replica = &fleet.replicas()[0];
+        let [a, b] = [Arc::new(()), Arc::new(())];
+        let tells = |teller: &Arc<()>, block: u64| {
+            replica.is_told_by(teller) && replica.tell(teller, |stored| stored.store(&[block], None, 16)).is_ok()
+        };
+        let told = [(&a, 1), (&b, 2), (&a, 3), (&b, 4), (&a, 5)].map(|(teller, block)| tells(teller, block));
+        assert_eq!((told, replica.account().0), ([true, true, false, false, false], 0));
+        let losses = |why: Loss| replica.told().1.into_iter().find(|(loss, _)| *loss == why).map(|(_, count)| count);
+        assert_eq!((losses(Loss::Anew), losses(Loss::Contested)), (Some(1), Some(1)), "and not in turns");
+        replica.hangs_up(&a);
+        assert!(tells(&b, 6) && tells(&b, 7) && replica.account().0 == 2);
+        assert_eq!(losses(Loss::Ended), Some(0));
+    }
+
+    #[test]
+    fn who_stores_too_much_is_followed_again_once_it_begins_anew_and_not_after_a_gap() {
+        let fleet = fleet([spec("a")]);
+        let replica = &fleet.replicas()[0];
+        let tells = |teller: &Arc<()>, blocks: &[u64]| {
+            replica.is_told_by(teller);
+            let told = replica.tell(teller, |stored| stored.store(blocks, None, 16));
+            if told.is_err() {
+                replica.tells_no_longer(teller, Loss::Contradiction);
+            }
+            replica.account().0
+        };
         let many: Vec<u64> = (0..=1 << 18).collect();
-        replica.is_told_by(&old);
-        assert!(replica.tell(|stored| stored.store(&many, None, 16)).is_err());
-        replica.tells_no_longer(Loss::Contradiction);
-        assert_eq!(tells(&old, &[7]), 0);
-        replica.tells_no_longer(Loss::Contradiction);
+        let [old, new] = [Arc::new(()), Arc::new(())];
+        assert_eq!((tells(&old, &many), tells(&old, &[7])), (0, 0));
+        for why in [Loss::Gap, Loss::Unreadable] {
+            replica.tells_no_longer(&old, why);
+            assert_eq!(tells(&old, &[7]), 0, "it is as large as it was");
+        }
+        replica.tells_no_longer(&old, Loss::Anew);
+        assert_eq!(tells(&old, &[7]), 1);
+        assert_eq!(tells(&old, &many), 0);
         replica.hangs_up(&old);
+        assert_eq!((tells(&new, &[7]), tells(&new, &many)), (1, 0));
+        // it says itself that it stores nothing now
+        replica
+            .tell(&new, |stored| {
+                stored.clear();
+                Ok(())
+            })
+            .unwrap();
         assert_eq!(tells(&new, &[7]), 1);
     }
 }

@@ -77,6 +77,10 @@ impl<V> Dense<V> {
 
     /// Takes everything out.
     pub(super) fn clear(&mut self) {
+        if self.places.is_empty() {
+            // a table with nothing in it is left as it is by its own `clear`: with the places that cannot be used again
+            self.places.insert_unique(0, 0, |_| 0);
+        }
         self.places.clear();
         self.entries.clear();
     }
@@ -143,6 +147,19 @@ mod tests {
         // and full
         (0..980).for_each(|n| assert_eq!(table.insert(key(200_000 + n), n), None));
         assert_eq!((table.len(), table.bytes()), (1000, reserved));
+    }
+
+    #[test]
+    fn what_was_emptied_one_by_one_has_all_of_its_room_again_when_it_is_cleared() {
+        let mut table = Dense::with_room(1792, 1792);
+        let (room, bytes) = (table.room(), table.bytes());
+        for round in 0..20u64 {
+            let keys = round * 2000..round * 2000 + 1792;
+            keys.clone().for_each(|n| _ = table.insert(key(n), n));
+            keys.for_each(|n| _ = table.remove(key(n)));
+            table.clear();
+            assert_eq!((table.len(), table.room(), table.bytes()), (0, room, bytes), "{round}");
+        }
     }
 
     proptest! {

@@ -118,6 +118,22 @@ mod tests {
         assert_eq!(halves.all(), [(u64::MAX, 8)]);
     }
 
+    #[test]
+    fn a_half_from_which_everything_was_taken_has_all_of_its_room_again() {
+        const HALF: usize = 896;
+        let all = HALF as u64;
+        let mut halves: Halves<u64, HALF> = Halves::default();
+        for round in 0..20u64 {
+            let key = |n: u64| print(round << 32 | n);
+            (0..=all).for_each(|n| _ = halves.put(key(n), n));
+            // one by one they go to the other half; with the last one the two change places
+            (0..all).for_each(|n| _ = halves.touch(key(n)));
+            // after the one before that, fewer others are used than a half holds
+            (0..all - 2).for_each(|n| _ = halves.put(key(1 << 31 | n), n));
+            assert_eq!(halves.get(key(all - 2)), Some(all - 2), "{round}");
+        }
+    }
+
     proptest! {
         #[test]
         fn it_never_grows_whatever_is_done(does in prop::collection::vec((0u8..8, 0u64..400), 1..3000)) {

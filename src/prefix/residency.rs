@@ -260,6 +260,18 @@ impl Residency {
         *at = AtReplica { lru, ..AtReplica::default() };
     }
 
+    /// So many claims have been made, and other things that are numbered with them.
+    pub fn claims(&self) -> u64 {
+        self.next
+    }
+
+    /// What the replica held when so many claims had been made, all of them if it is not said, is gone; what was claimed since
+    /// is not.
+    pub fn void(&mut self, replica: ReplicaId, claims: Option<u64>) {
+        let last = stamp(claims.unwrap_or(self.next));
+        self.at(replica).lru.was_emptied(last);
+    }
+
     /// The slot is nobody's any more: nothing is known of who comes there next.
     pub fn vacate(&mut self, replica: ReplicaId) {
         self.index.forget(replica);

@@ -13,6 +13,8 @@
 
 mod readings;
 
+pub use readings::Answer;
+
 use readings::{Readings, Search, Wanted};
 use std::collections::{HashMap, VecDeque};
 
@@ -58,21 +60,6 @@ struct Block {
     at: At,
     /// How often it was stored and not removed: an engine may have several of the same.
     copies: u32,
-}
-
-/// An answer, for the prompt that it belongs to.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Answer {
-    /// The prompt: the fingerprint of its end.
-    pub print: u64,
-    /// The prompt of the turn before.
-    pub previous: Option<u64>,
-    /// Tokens of the prompt, those that came from the cache, and those of the answer.
-    pub tokens: (u32, u32, u32),
-    /// Whether the next turn has the answer in it as it was generated.
-    pub is_repeated: bool,
-    /// The count of batches when it was sent; see [`Stored::batches`].
-    pub since: u64,
 }
 
 /// Where a prompt is.
@@ -138,6 +125,13 @@ impl Stored {
         let anew = Stored { batches: self.batches + 1, next: self.next, ..Stored::default() };
         let past = std::mem::replace(self, anew);
         self.past = Some(Box::new(Stored { past: None, ..past }));
+    }
+
+    /// The same of an engine that goes on as it was: one that stores more than is followed still does.
+    pub fn lose_track(&mut self) {
+        let is_too_large = self.is_too_large;
+        self.clear();
+        self.is_too_large = is_too_large;
     }
 
     /// What was known before it was cleared: to be freed when nobody waits for it.

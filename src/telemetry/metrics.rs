@@ -128,7 +128,7 @@ metrics! {
         kv_losses: counters("ramjet_upstream_kv_losses_total",
             "How often everything that KV events had told was dropped: batches are missing (gap) or cannot be read \
              (unreadable), tell what cannot be true or more than is followed (contradiction), the engine began anew (anew), \
-             or the connection ended (ended).", &["upstream", "reason"]);
+             the connection ended (ended), or several engines tell of one replica at once (contested).", &["upstream", "reason"]);
         placed: gauge("ramjet_requests_placed",
             "Requests with a replica, by the requests' own count. It stays at ramjet_reservations.");
         checks: counters("ramjet_self_check_failures_total",

@@ -44,3 +44,8 @@ fn configurations_are_taken_or_refused_by_line() {
 fn what_a_store_says_is_read_or_left_alone() {
     replay("cluster");
 }
+
+#[test]
+fn what_an_engine_says_of_its_cache_is_read_as_it_is_meant_and_bounded() {
+    replay("kv_events");
+}

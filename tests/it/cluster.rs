@@ -6,6 +6,7 @@ use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start, tempdir};
 use crate::support::store::{Slow, Store};
 use crate::support::{chat_body, there, until};
+use ramjet::cluster::keys::VERSION;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
@@ -249,11 +250,20 @@ async fn a_store_that_takes_nothing_is_of_no_use_and_that_is_seen() {
     let first = member(&[a.addr], &store.url()).await;
     let connected = || async { first.metric("ramjet_cluster_connected").await };
     until("it is of use", || async { connected().await == 1.0 }).await;
+    ask(&first, 7).await;
+    let there = blocks(&first).await;
+    let told = || async { store.say(&[b"XLEN", b"ramjet:{ramjet}:stream"]).await };
+    until("it is told", || async { told().await != ":0\r\n" }).await;
     // what a router has, and that it is there
     store.say(&[b"ACL", b"SETUSER", b"default", b"-set", b"-zadd"]).await;
     none_fails(&[&first], until("it is of none", || async { connected().await == 0.0 })).await;
+    // what it has can be read all the same by one that starts
+    let second = member(&[a.addr], &store.url()).await;
+    until("it knows what is there", || async { blocks(&second).await >= there }).await;
     store.say(&[b"ACL", b"SETUSER", b"default", b"+set", b"+zadd"]).await;
     until("it is again", || async { connected().await == 1.0 }).await;
+    let of_second = || async { second.metric("ramjet_cluster_connected").await };
+    until("for all", || async { of_second().await == 1.0 }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -265,7 +275,7 @@ async fn lies_in_the_store_change_nothing() {
     ask(&first, 1).await;
     until("it is told", || async { blocks(&second).await >= blocks(&first).await }).await;
     let stream = b"ramjet:{ramjet}:stream";
-    for lie in [&b"garbage"[..], &[0; 4000], &[2; 300_000]] {
+    for lie in [&b"garbage"[..], &[0; 4000], &[VERSION; 300_000]] {
         store.say(&[b"XADD", stream, b"*", b"b", lie]).await;
     }
     store.say(&[b"XADD", stream, b"*", b"x", b"y", b"z", b"w"]).await;

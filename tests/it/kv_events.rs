@@ -197,6 +197,41 @@ async fn a_new_engine_is_not_mixed_with_one_that_is_gone_and_not_noticed_yet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_two_engines_with_one_topic_neither_is_believed_until_one_is_gone() {
+    let engine = Engine::start().await;
+    let bind = listener().await.local_addr().unwrap();
+    let fleet = format!("  kv_events: {{ bind: \"{bind}\" }}\n");
+    let replicas = &[replica(&engine, "topic: kv@a")];
+    let ramjet = Ramjet::start_with(Start { replicas, fleet: &fleet, ..Start::default() }).await;
+    let mut first = Publisher::connect(bind, "kv@a").await;
+    first.publish(&[stored(0..3, None, BLOCK)]).await;
+    metric_is(&ramjet, "ramjet_upstream_kv_blocks", 3.0).await;
+    let mut second = Publisher::connect(bind, "kv@a").await;
+    second.publish(&[stored(10..15, None, BLOCK)]).await;
+    metric_is(&ramjet, "ramjet_upstream_kv_blocks", 5.0).await;
+    let others = || async {
+        let all = ramjet.series("ramjet_upstream_kv_events_total").await;
+        all.iter().filter(|(labels, _)| labels.contains("\"other\"")).map(|(_, n)| n).sum::<f64>()
+    };
+    for heard in 0..5 {
+        first.publish(&[stored(20 + heard..21 + heard, None, BLOCK)]).await;
+        second.publish(&[stored(30 + heard..31 + heard, None, BLOCK)]).await;
+        until("both are passed over", || async { others().await >= 2.0 * (heard as f64) + 2.0 }).await;
+    }
+    metric_is(&ramjet, "ramjet_upstream_kv_blocks", 0.0).await;
+    let lost = [losses(&ramjet, "contested").await, losses(&ramjet, "anew").await];
+    assert_eq!(lost.map(f64::to_bits), [1f64, 1f64].map(f64::to_bits), "once, and not in turns");
+    drop(first);
+    for tries in 0.. {
+        assert!(tries < 10_000, "who is left is believed");
+        second.publish(&[stored(50..52, None, BLOCK)]).await;
+        if ramjet.metric("ramjet_upstream_kv_blocks").await >= 2.0 {
+            break;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_engine_of_its_own_that_names_a_rank_is_heard_and_another_rank_is_counted() {
     let (engine, listener) = (Engine::start().await, listener().await);
     let port = listener.local_addr().unwrap().port();

@@ -80,9 +80,8 @@ impl Several {
         self.routers.iter().for_each(|router| router.set(now));
         for from in 0..self.group.len() {
             let running = self.routers[from].fleet().running();
-            // who is there sees restarts for itself
-            let told = self.group[from].told.try_iter().filter(|learned| !matches!(learned, Learned::Forgot(_)));
-            let told = told.collect();
+            self.routers[from].fleet().mark();
+            let told = self.group[from].told.try_iter().collect();
             let (learned, ran) = std::mem::replace(&mut self.group[from].news, (told, running));
             for to in (0..self.group.len()).filter(|to| *to != from) {
                 let (heard, elsewhere) = &mut self.group[to].heard[from];

@@ -5,17 +5,22 @@
 
 use super::super::keys::{Purpose, Rejected};
 use super::super::wire::{Batch, bytes};
-use super::{BATCHES, Desk, MEASURED};
+use super::{BATCHES, Desk, MEASURED, index64};
 
 impl Desk {
-    /// What goes out of what was learned.
-    pub(super) fn batches(&mut self) -> Vec<Vec<u8>> {
-        let mut all = Vec::new();
+    /// What goes out of what was learned, at `unix`.
+    pub(super) fn batches(&mut self, unix: u64) -> Vec<Vec<u8>> {
+        let (mut all, ahead) = (Vec::new(), self.ahead(unix));
+        let mut gone = self.names.gone(&self.fleet);
         for _ in 0..BATCHES {
             let (mut batch, mut things, mut is_full) = (Batch::default(), 0, false);
             while !is_full && let Some(learned) = self.next_told() {
-                is_full = !batch.push(&learned, |id| self.names.name(id));
+                let name = |id| self.names.name(id, (&self.fleet, &self.keys));
+                is_full = !batch.push(&learned.shifted(ahead), name);
                 things += 1;
+            }
+            if !is_full {
+                self.names.let_go(std::mem::take(&mut gone)).for_each(|name| batch.forgot(name));
             }
             if !batch.is_empty() {
                 all.extend(self.tell(batch, things));
@@ -32,6 +37,11 @@ impl Desk {
             all.extend(self.tell(Batch::default(), 0));
         }
         all
+    }
+
+    /// By how much the clock that all routers have shows more than the fleet's.
+    fn ahead(&self, unix: u64) -> f64 {
+        index64(unix) - self.fleet.clock().now()
     }
 
     /// A number is missing from now on.
@@ -52,10 +62,11 @@ impl Desk {
     }
 
     /// Takes in an entry; how many things in it concern this router.
-    pub(super) fn hear(&mut self, frame: &mut [u8], now: f64) -> Result<usize, Rejected> {
+    pub(super) fn hear(&mut self, frame: &mut [u8], (now, unix): (f64, u64)) -> Result<usize, Rejected> {
         let (writer, batch) = self.open::<Batch>(Purpose::Batch, frame)?;
         if writer != self.me {
-            return self.peers.hear(writer, (&batch, !self.has_caught_up), &self.names, now);
+            let times = (now, self.ahead(unix));
+            return self.peers.hear(writer, (&batch, !self.has_caught_up), &self.names, times);
         }
         while let Some((number, _, since)) = self.out.front().copied().filter(|(number, ..)| *number <= batch.number) {
             self.out.pop_front();

@@ -2,9 +2,11 @@
 
 mod losses;
 mod orders;
+mod voids;
 
 use super::*;
 use crate::fleet::claim::ClaimGuard;
+use crate::fleet::clock::{Clock, Hand};
 use crate::fleet::heard::Lore;
 use crate::fleet::members::Wanted;
 use crate::fleet::reservation::{Reservation, Share};
@@ -33,11 +35,14 @@ struct Shop {
 struct Router {
     me: u64,
     fleet: Arc<Fleet>,
+    /// Of the fleet's clock.
+    hand: Hand,
     desk: Desk,
 }
 
 impl Shop {
     fn round(&mut self, router: &mut Router, now: f64) -> bool {
+        router.hand.set(now);
         let unix = 1_000_000 + whole_ms(now);
         let out = router.desk.outgoing(now, unix);
         let refused = if self.is_full { out.batches.len() } else { 0 };
@@ -52,7 +57,7 @@ impl Shop {
         let of = |all: &BTreeMap<u64, Vec<u8>>| out.peers.iter().filter_map(|peer| all.get(peer).cloned()).collect();
         let incoming = Incoming {
             refused,
-            unsaid: 0,
+            takes_nothing: None,
             entries,
             live: of(&self.live),
             lore: if out.asks_lore { of(&self.lore) } else { Vec::new() },
@@ -60,7 +65,7 @@ impl Shop {
             list: out.asks_list.then(|| self.live.keys().copied().collect()),
         };
         let more = router.desk.incoming(incoming, now, unix);
-        router.desk.pass(true, now);
+        router.desk.pass(true, (now, unix));
         more
     }
 }
@@ -68,8 +73,9 @@ impl Shop {
 impl Router {
     /// With replicas in this order.
     fn with(me: u64, replicas: &[&str], secret: &str) -> Router {
-        let fleet =
-            Arc::new(Fleet::new(replicas.iter().map(|name| spec(name)).collect(), params(PolicyKind::Cost), 1 << 20));
+        let (clock, hand) = Clock::manual();
+        let specs = replicas.iter().map(|name| spec(name)).collect();
+        let fleet = Arc::new(Fleet::new(specs, params(PolicyKind::Cost), 1 << 20).on(clock));
         let keys = Keys::new(secret.as_bytes(), "g", 2048);
         fleet.name_sessions_by(keys.fingerprints());
         let (out, told) = sync_channel(64);
@@ -77,7 +83,7 @@ impl Router {
         assert!(fleet.sharing().to(out, lost.clone()));
         let mut desk = Desk::new((fleet.clone(), keys, me), (told, lost), 1 << 20);
         desk.connected((0, 0), false);
-        Router { me, fleet, desk }
+        Router { me, fleet, hand, desk }
     }
 
     fn claim(&self, chain: &[u64], replica: u16) -> ClaimGuard {
@@ -147,32 +153,6 @@ fn what_is_learned_after_quiet_is_seen_before_the_next_round_and_told_in_order()
 }
 
 #[test]
-fn what_an_engine_has_lost_is_not_believed_by_a_router_that_starts_later() {
-    let mut shop = Shop::default();
-    let (mut a, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["x", "y"], "s"));
-    a.read(&[11], 0);
-    a.read(&[12], 1);
-    shop.round(&mut a, 0.0);
-    shop.round(&mut b, 0.0);
-    a.fleet.forget(ReplicaId(0));
-    a.read(&[13], 0);
-    shop.round(&mut a, 1.0);
-    shop.round(&mut b, 1.0);
-    let all = |router: &Router| [11, 12, 13].map(|print| router.holders(print).len());
-    assert_eq!((all(&a), all(&b)), ([0, 1, 1], [1, 1, 1]), "who is there sees for itself");
-    let mut late = Router::with(3, &["x", "y"], "s");
-    while shop.round(&mut late, 2.0) {}
-    assert_eq!(all(&late), [0, 1, 1]);
-    // one that has left and is forgotten begins cold when it is back
-    a.fleet.change(vec![Wanted { spec: spec("x"), address: None }]);
-    a.fleet.tidy();
-    shop.round(&mut a, 3.0);
-    let mut late = Router::with(4, &["x", "y"], "s");
-    while shop.round(&mut late, 4.0) {}
-    assert_eq!(all(&late), [0, 0, 1]);
-}
-
-#[test]
 fn a_router_that_starts_knows_the_speeds_that_others_have_learned_before_it_serves() {
     let mut shop = Shop::default();
     let (mut a, mut late) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["y", "x"], "s"));
@@ -215,9 +195,45 @@ fn load_is_everybodys_until_its_router_is_silent_and_open_claims_end_with_it() {
     shop.round(&mut b, 12_003.0);
     assert_eq!(b.load(1), 3);
     drop((held, open));
-    shop.round(&mut a, 12_004.0);
-    shop.round(&mut b, 12_005.0);
+    shop.round(&mut a, 12_050.0);
+    shop.round(&mut b, 12_051.0);
     assert_eq!(b.load(1), 0);
+}
+
+#[test]
+fn what_a_router_has_is_told_at_most_every_25_ms_and_in_the_end() {
+    let (a, mut seen) = (&mut Router::with(1, &["x"], "s"), Vec::new());
+    let share = Share { units: 3, prefill_ms: 900.0, whole_ms: 900.0, decode_ms: 9.0, streams: true, generates: true };
+    let mut held = Vec::new();
+    for n in 0..100u32 {
+        let now = 2.5 * f64::from(n);
+        if n < 50 {
+            held.push(Reservation::new(a.fleet.replicas()[0].clone(), share, a.fleet.clock()));
+        }
+        a.hand.set(now);
+        seen.extend(a.desk.outgoing(now, 1_000_000 + whole_ms(now)).live.map(|_| now));
+    }
+    assert!(seen.windows(2).all(|two| two[1] - two[0] >= 25.0), "{seen:?}");
+    assert_eq!(a.desk.live.running[0].1.units, 150, "the last one is told");
+    assert!((6..=10).contains(&seen.len()), "{seen:?}");
+}
+
+#[test]
+fn what_is_open_at_the_process_before_is_open_for_the_one_that_follows_while_that_runs() {
+    let mut shop = Shop::default();
+    let (mut old, mut new) = (Router::with(1, &["x"], "s"), Router::with(2, &["x"], "s"));
+    new.desk = new.desk.following(vec![1]);
+    let open = old.claim(&[11, 12], 0);
+    for n in 0..9 {
+        [&mut old, &mut new].into_iter().for_each(|router| _ = shop.round(router, 1000.0 * f64::from(n)));
+    }
+    assert!(new.fleet.is_reading(&[11], ReplicaId(0)), "it is read for long");
+    let group = new.fleet.sharing().group().unwrap();
+    assert_eq!((group.peers, new.load(0)), (0, 0), "it is no other router, and its load is told by another way");
+    // it ends without a word
+    (9..14).for_each(|n| _ = shop.round(&mut new, 1000.0 * f64::from(n)));
+    assert!(!new.fleet.is_reading(&[11], ReplicaId(0)));
+    drop(open);
 }
 
 #[test]
@@ -266,17 +282,17 @@ fn a_fence_has_the_others_probe_once_and_fences_nobody_there() {
     shop.round(&mut b, 0.0);
     a.fleet.replicas()[0].observe(Observation::Failed(FenceReason::Timeout), at_once, 0.0);
     for n in 1..4 {
-        shop.round(&mut a, n.into());
-        shop.round(&mut b, n.into());
+        shop.round(&mut a, 100.0 * f64::from(n));
+        shop.round(&mut b, 100.0 * f64::from(n));
         assert_eq!(b.fleet.suspects().now_or_never().is_some(), n == 1);
     }
     assert!(b.fleet.replicas().iter().all(|r| r.is_healthy()));
     a.fleet.replicas()[0].observe(Observation::Ready, at_once, 0.0);
-    shop.round(&mut a, 5.0);
-    shop.round(&mut b, 6.0);
+    shop.round(&mut a, 500.0);
+    shop.round(&mut b, 600.0);
     a.fleet.replicas()[0].observe(Observation::Failed(FenceReason::Status), at_once, 0.0);
-    shop.round(&mut a, 7.0);
-    shop.round(&mut b, 8.0);
+    shop.round(&mut a, 700.0);
+    shop.round(&mut b, 800.0);
     assert!(b.fleet.suspects().now_or_never().is_some(), "it is another fence");
 }
 

@@ -14,8 +14,20 @@ impl Desk {
             replica: self.keys.name(order.name()),
             drained: order.is_drained(),
             leaves_by: order.leaves_by().map_or(0, |ends| unix + whole_ms(ends - now)),
+            since: order.drained_since().map_or(0, |since| unix.saturating_sub(whole_ms(now - since))),
         };
         self.fleet.orders().into_iter().map(of).collect()
+    }
+
+    /// What operators have said to this router lately, which is to be written: as soon as it is said, whether the store answers or
+    /// not, so that the time of a word is when it was said. What is in force is that of one that has stepped back no longer.
+    pub(super) fn listen_to_operators(&mut self, unix: u64) -> Vec<Order> {
+        if self.fleet.is_retired() {
+            return Vec::new();
+        }
+        let said = self.orders.said_here(&self.in_force(unix), unix);
+        self.obey(said.obey, unix);
+        said.write
     }
 
     /// Takes in what the store says.

@@ -107,6 +107,9 @@ fn event(at: &mut &[u8]) -> Result<Event, Malformed> {
     let marker = read_marker(&mut ahead).map_err(|_| Malformed)?;
     if matches!(marker, Marker::FixArray(_) | Marker::Array16 | Marker::Array32) {
         let length = array(at)?;
+        if length == 0 {
+            return Err(Malformed);
+        }
         let kind = Kind::of(text(at)?.ok_or(Malformed)?);
         let names: &[&str] = if kind == Kind::Stored { &STORED } else { &REMOVED };
         told.kind = Some(kind);

@@ -20,11 +20,13 @@ const EARLIEST: f64 = 0.5;
 pub struct ProbeTimes {
     readiness: AtomicU64,
     generation: AtomicU64,
+    /// When a readiness probe found nobody there last.
+    gone: AtomicU64,
 }
 
 impl Default for ProbeTimes {
     fn default() -> Self {
-        ProbeTimes { readiness: never(), generation: never() }
+        ProbeTimes { readiness: never(), generation: never(), gone: never() }
     }
 }
 
@@ -36,6 +38,16 @@ impl ProbeTimes {
             self.readiness.store(time_bits(now), Relaxed);
         }
         is_due
+    }
+
+    /// A readiness probe found nobody there at `at`.
+    pub(in crate::fleet) fn found_nobody(&self, at: f64) {
+        self.gone.store(time_bits(at), Relaxed);
+    }
+
+    /// When one did last; minus infinity if none did.
+    pub(in crate::fleet) fn nobody(&self) -> f64 {
+        time_of(self.gone.load(Relaxed))
     }
 
     /// A readiness probe may come at once.

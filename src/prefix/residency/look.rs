@@ -6,10 +6,9 @@ use crate::types::ReplicaId;
 impl Residency {
     /// Who is believed to hold the prefix that ends with the block of this fingerprint.
     pub fn holders(&self, print: u64) -> Vec<ReplicaId> {
-        let bits = self.index.holders(print);
-        let is_held = |id: &ReplicaId| bits.get(id.index() / 64).is_some_and(|word| word >> (id.index() % 64) & 1 == 1);
-        let slots = u16::try_from(bits.len() * 64).unwrap_or(u16::MAX);
-        (0..slots).map(ReplicaId).filter(is_held).collect()
+        let mut held = vec![0; self.index.holders(print).len() * 64];
+        self.walk(&[print], 1.0, None, &mut held);
+        (0..).map(ReplicaId).zip(held).filter(|(_, blocks)| *blocks > 0).map(|(id, _)| id).collect()
     }
 
     /// Bytes of entries that were ever written: of ends of turns, and of sessions.
@@ -42,6 +41,11 @@ mod tests {
         for (print, holders) in [(2, &[3, 70][..]), (3, &[3]), (9, &[70]), (7, &[])] {
             assert_eq!(residency.holders(print), holders.iter().copied().map(ReplicaId).collect::<Vec<_>>(), "{print}");
         }
+        // what it held when so much had been claimed is gone
+        residency.void(ReplicaId(3), Some(residency.claims()));
+        let (claim, _) = residency.claim(&[4].into(), size, ReplicaId(3));
+        residency.confirm(claim);
+        assert_eq!((residency.holders(2), residency.holders(4)), (vec![ReplicaId(70)], vec![ReplicaId(3)]));
         assert!(residency.is_sound());
     }
 }

@@ -1,11 +1,26 @@
 //! What requests read, one after the other, as an engine tells of it: which blocks were stored in one go, one after the
 //! other, whether they were there already or not. An answer belongs to one of them. Pure.
 
-use super::{Answer, At};
+use super::At;
 use std::collections::VecDeque;
 
 /// The most readings that are remembered: those that went on last.
 const MOST: usize = 1024;
+
+/// An answer, for the prompt that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Answer {
+    /// The prompt: the fingerprint of its end.
+    pub print: u64,
+    /// The prompt of the turn before.
+    pub previous: Option<u64>,
+    /// Tokens of the prompt, those that came from the cache, and those of the answer.
+    pub tokens: (u32, u32, u32),
+    /// Whether the next turn has the answer in it as it was generated.
+    pub is_repeated: bool,
+    /// The count of batches when it was sent; see [`super::Stored::batches`].
+    pub since: u64,
+}
 
 /// Blocks that a request, or a session with one after the other, has stored.
 #[derive(Clone, Copy, Debug)]

@@ -64,7 +64,8 @@ fn order(content: &[u8]) {
     let settled = orders.said_there(vec![order], NOW);
     assert!(settled.obey.iter().all(|obeyed| *obeyed == order && obeyed.at < 2 * NOW));
     // whatever was believed, an operator can take it back
-    let there = |drained| InForce { replica: order.replica, drained, leaves_by: 0 };
+    let there =
+        |drained| InForce { replica: order.replica, drained, leaves_by: 0, since: if drained { NOW } else { 0 } };
     orders.said_here(&[there(order.drained)], NOW);
     let said = orders.said_here(&[there(!order.drained)], NOW).write;
     assert!(

@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "an oracle speaks by panicking")]
 
+mod batches;
 mod canonical;
 mod cluster;
 mod config;
@@ -18,10 +19,11 @@ mod tree;
 pub(crate) type Oracle = fn(&[u8]);
 
 /// Every target.
-pub(crate) const ALL: [(&str, Oracle); 5] = [
+pub(crate) const ALL: [(&str, Oracle); 6] = [
     ("request", request::check),
     ("sse", sse::check),
     ("canonical", canonical::check),
     ("config", config::check),
     ("cluster", cluster::check),
+    ("kv_events", batches::check),
 ];

@@ -86,6 +86,12 @@ proptest! {
 }
 
 #[test]
+fn a_list_of_nothing_is_no_event_and_does_not_take_what_comes_after_it_for_its_kind() {
+    let empty = [&b"\x92\xc0\x91\x90\xb0"[..], b"AllBlocksCleared"].concat();
+    assert_eq!(read(&empty), Err(Malformed));
+}
+
+#[test]
 fn a_batch_of_more_events_than_an_engine_ever_sends_is_none() {
     let events = |many: u32| {
         let event = b"\x91\xa1?".repeat(many as usize);
