@@ -103,6 +103,7 @@ pub struct Asking {
 
 /// What a placed prompt does next.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "mostly it goes, and is taken apart at once")]
 pub enum Next {
     /// It goes to its replica.
     Go(ClaimGuard),
