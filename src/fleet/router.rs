@@ -103,7 +103,6 @@ pub struct Asking {
 
 /// What a placed prompt does next.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once, and a box would cost every request one")]
 pub enum Next {
     /// It goes to its replica.
     Go(ClaimGuard),
