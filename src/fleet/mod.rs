@@ -62,7 +62,7 @@ use crate::policy::select::Params;
 use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::{Belief, Residency, Served};
 use crate::types::ReplicaId;
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use clock::Clock;
 use fencing::ErrorRule;
 use fits::Fits;
@@ -106,6 +106,8 @@ pub struct Fleet {
     landings: Landings,
     /// Who serves what.
     fits: ArcSwap<Fits>,
+    /// Who served what before the members changed, until choices are made among the new ones.
+    former_fits: ArcSwapOption<Fits>,
     pins: Pins,
     sources: Sources,
     /// Prompts that failed lately.
@@ -162,6 +164,7 @@ impl Fleet {
             welcome: Welcome::default(),
             residency: RwLock::new(Residency::new(index_bytes)),
             fits: ArcSwap::default(),
+            former_fits: ArcSwapOption::empty(),
             models: Models::default(),
             hints: Hints::default(),
             presuming: Presuming::default(),
