@@ -10,7 +10,7 @@ use std::sync::Arc;
 type Slots = Box<[u64]>;
 
 /// The replicas for every model.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Fits {
     /// For each model that some replica lists: those that list it, and those that have not said what they serve.
     listed: HashMap<String, Slots>,
@@ -46,6 +46,31 @@ impl Fits {
         Fits { listed, strangers, differ: differ(replicas) }
     }
 
+    /// Those here that are not in the slot of one of `replicas`.
+    #[must_use]
+    pub fn without(&self, replicas: &[Arc<Replica>]) -> Self {
+        let mut left = self.clone();
+        for slots in left.listed.values_mut().chain([&mut left.strangers]) {
+            let taken = replicas.iter().map(|r| r.id.index());
+            taken.for_each(|at| slots.iter_mut().skip(at / 64).take(1).for_each(|word| *word &= !(1 << (at % 64))));
+        }
+        left
+    }
+
+    /// Those here, and those in `other`: while some choices are still made among the members before.
+    #[must_use]
+    pub fn with(mut self, other: &Fits) -> Self {
+        let mut listed = std::mem::take(&mut self.listed);
+        for name in other.listed.keys().filter(|name| !listed.contains_key(*name)).cloned().collect::<Vec<_>>() {
+            listed.insert(name, self.strangers.clone());
+        }
+        for (name, slots) in &mut listed {
+            unite(slots, other.listed.get(name).unwrap_or(&other.strangers));
+        }
+        unite(&mut self.strangers, &other.strangers);
+        Fits { listed, strangers: self.strangers, differ: self.differ || other.differ }
+    }
+
     /// Whether replicas serve different models.
     pub fn differ(&self) -> bool {
         self.differ
@@ -73,6 +98,14 @@ fn differ(replicas: &[Arc<Replica>]) -> bool {
 
 fn add(slots: &mut Slots, id: ReplicaId) {
     slots[id.index() / 64] |= 1 << (id.index() % 64);
+}
+
+fn unite(slots: &mut Slots, others: &[u64]) {
+    let words = (0..slots.len().max(others.len())).map(|n| {
+        let word = |slots: &[u64]| slots.get(n).copied().unwrap_or(0);
+        word(slots) | word(others)
+    });
+    *slots = words.collect();
 }
 
 #[cfg(test)]
@@ -124,6 +157,20 @@ mod tests {
                 let fitting = fits.of_model(model);
                 for r in &all {
                     prop_assert_eq!(fitting.has(r.id), fits_plainly(&all, r, model), "{:?} {:?}", model, r);
+                }
+            }
+        }
+
+        #[test]
+        fn two_fleets_together_are_each_one_for_what_it_was(old in prop::collection::vec(told(), 0..9), new in prop::collection::vec(told(), 60..80)) {
+            let old: Vec<_> = (0..).zip(old).map(replica).collect();
+            let new: Vec<_> = (0..).zip(new).skip(9).map(replica).collect();
+            let (old, new) = (Fits::of(&old), Fits::of(&new));
+            let both = Fits::of(&[]).with(&new).with(&old);
+            for model in [None, Some("m0"), Some("m1"), Some("m3"), Some("stranger"), Some("")] {
+                for id in (0..90).map(ReplicaId) {
+                    let wanted = old.of_model(model).has(id) || new.of_model(model).has(id);
+                    prop_assert_eq!(both.of_model(model).has(id), wanted, "{:?} {:?}", model, id);
                 }
             }
         }

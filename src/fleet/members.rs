@@ -165,6 +165,9 @@ impl Fleet {
             left.leave(true, self.clock.now());
         }
         drop(members);
+        if self.former_fits.swap(None).is_some() {
+            self.note_models();
+        }
         self.finish_emptying();
         self.free_slots();
         if std::mem::take(&mut *untold) {
@@ -298,6 +301,10 @@ impl Draft<'_> {
         let has_left = |r: &&Arc<Replica>| members.at(r.id).is_none_or(|now| !members.has(now));
         self.change.removed = before.iter().filter(has_left).map(|r| r.name().to_owned()).collect();
         let fleet = self.fleet;
+        if !self.change.is_empty() {
+            // until it is told of, choices are made among those of before
+            fleet.former_fits.store(Some(Arc::new(fleet.fits.load().without(&members))));
+        }
         fleet.members.store(Arc::new(members));
         self.moved.iter().for_each(|id| fleet.forget(*id));
         for replica in self.told.iter().filter_map(|id| fleet.replica(*id)) {

@@ -64,7 +64,7 @@ use crate::policy::select::Params;
 use crate::prefix::fingerprint::Place;
 use crate::prefix::residency::{Belief, Residency, Served};
 use crate::types::ReplicaId;
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use clock::Clock;
 use emptied::Past;
 use fencing::ErrorRule;
@@ -111,6 +111,8 @@ pub struct Fleet {
     landings: Landings,
     /// Who serves what.
     fits: ArcSwap<Fits>,
+    /// Who served what before the members changed, until choices are made among the new ones.
+    former_fits: ArcSwapOption<Fits>,
     pins: Pins,
     sources: Sources,
     /// Prompts that failed lately.
@@ -168,6 +170,7 @@ impl Fleet {
             residency: RwLock::new(Residency::new(index_bytes)),
             past: Mutex::default(),
             fits: ArcSwap::default(),
+            former_fits: ArcSwapOption::empty(),
             models: Models::default(),
             hints: Hints::default(),
             presuming: Presuming::default(),

@@ -45,6 +45,12 @@ impl Fleet {
     /// Who serves what may have changed.
     pub(super) fn note_models(&self) {
         // anew if somebody else did so meanwhile: the last one has seen everything
-        self.fits.rcu(|_| Fits::of(&self.replicas()));
+        self.fits.rcu(|_| {
+            let fits = Fits::of(&self.replicas());
+            match &*self.former_fits.load() {
+                Some(former) => fits.with(former),
+                None => fits,
+            }
+        });
     }
 }

@@ -209,7 +209,9 @@ async fn a_hangup_reads_the_file_again() {
     let ramjet = Ramjet::start(&[a.addr]).await;
     ramjet.rewrite(&Start { upstreams: &[b.addr], ..Start::default() });
     ramjet.signal("HUP");
-    until("the other replica is there", || async { ramjet.names().await == [b.addr.to_string()] }).await;
+    // until then requests go where they went
+    until("it is in force", || async { ramjet.metric("ramjet_config_generation").await == 2.0 }).await;
+    assert_eq!(ramjet.names().await, [b.addr.to_string()]);
     assert_eq!(chat(&ramjet, "", &chat_body(500, "")).await.status, 200);
     assert_eq!((a.seen().len(), b.seen().len()), (0, 1));
 }

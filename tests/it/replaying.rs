@@ -148,3 +148,29 @@ async fn after_a_gap_it_is_said_which_choices_cannot_be_judged() {
     );
     std::fs::remove_file(path).unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_journals_the_time_adds_up_and_other_rules_are_told() {
+    let engine = Engine::start().await;
+    let mut paths = Vec::new();
+    for policy in ["cost", "affinity"] {
+        let path = file(&format!("rules-{policy}"));
+        let config = format!("routing: {{ policy: {policy} }}\nlog: {{ access: off, journal: {} }}\n", path.display());
+        let start = Start { upstreams: &[engine.addr], config: &config, ..Start::default() };
+        let ramjet = Ramjet::start_with(start).await;
+        all_work(ramjet.api, 2, 9).join_all().await;
+        all_written(&ramjet, &path).await;
+        paths.push(path);
+    }
+    let seconds = |page: &str| {
+        let line = page.lines().find(|line| line.starts_with("choices:")).unwrap();
+        line.split_whitespace().nth(3).unwrap().parse::<f64>().unwrap()
+    };
+    let alone = |path| seconds(&replay(&[path], &[]).1);
+    let (code, page, _) = replay(&[&paths[0], &paths[1]], &[]);
+    assert!(code == 0 && page.contains("note: rules were changed once: those above are the last ones"), "{page}");
+    // to the digit that is shown
+    assert!((alone(&paths[0]) + alone(&paths[1]) - seconds(&page)).abs() < 0.2, "{page}");
+    assert!(!replay(&[&paths[0]], &[]).1.contains("rules were changed"));
+    paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+}

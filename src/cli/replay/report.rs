@@ -23,9 +23,13 @@ pub(super) struct Report {
     /// Those of the others that went elsewhere.
     judged_moved: u64,
     lost: u64,
+    /// Milliseconds that processes before this one were watched for; when this one was first and last.
+    before_ms: f64,
     from: Option<f64>,
     to: f64,
     rules: Option<(Params, Params)>,
+    /// How often they became others.
+    ruled: u64,
     choices: u64,
     moved: Vec<Again>,
     nowhere: u64,
@@ -87,6 +91,9 @@ impl Report {
     /// A process begins, with a fleet of its own: with its first file, or in the midst.
     pub(super) fn begin(&mut self, replay: Replay, part: Part) {
         self.replay = Some(replay);
+        // each has a clock of its own
+        self.before_ms = self.watched_ms();
+        self.from = None;
         self.runs += 1;
         self.missing = (part.number > 0).then_some(Missing::Beginning);
     }
@@ -117,12 +124,20 @@ impl Report {
                 Change::Heard => {
                     self.missing.get_or_insert(Missing::Others);
                 }
-                Change::Ruled(ruled) => self.rules = Some((ruled.params, replay.other(ruled.params))),
+                Change::Ruled(ruled) => {
+                    self.ruled += u64::from(self.rules.is_some_and(|(before, _)| before != ruled.params));
+                    self.rules = Some((ruled.params, replay.other(ruled.params)));
+                }
                 _ => {}
             }
         }
         replay.step(stage, |again| self.choice(again));
         self.replay = Some(replay);
+    }
+
+    /// For how long all of them were watched.
+    fn watched_ms(&self) -> f64 {
+        self.before_ms + self.from.map_or(0.0, |from| self.to - from)
     }
 
     fn choice(&mut self, again: Again) {
@@ -152,7 +167,7 @@ impl Report {
     /// The report; so many of the choices that went elsewhere are listed.
     pub(super) fn page(&self, list: usize) -> String {
         let mut out = String::new();
-        let seconds = (self.to - self.from.unwrap_or(self.to)) / 1000.0;
+        let seconds = self.watched_ms() / 1000.0;
         // writing to a String cannot fail, here and below
         let _infallible = writeln!(out, "choices:  {} in {seconds:.1} s", self.choices);
         if let Some((then, now)) = &self.rules {
@@ -217,6 +232,10 @@ impl Report {
         };
         if self.runs > 1 {
             doubt(&format!("{} processes wrote it: each begins with nothing known", self.runs));
+        }
+        if self.ruled > 0 {
+            let times = if self.ruled == 1 { "once".to_owned() } else { format!("{} times", self.ruled) };
+            doubt(&format!("rules were changed {times}: those above are the last ones"));
         }
         let lost = format!("{} steps before them are missing: the disk was too slow", self.lost);
         let whys = [

@@ -69,6 +69,21 @@ fn who_stays_keeps_its_slot_and_what_it_holds_and_a_slot_is_reused_only_when_nob
 }
 
 #[test]
+fn until_choices_are_made_among_the_new_members_those_of_before_serve_what_they_did() {
+    let fleet = fleet(&["a"]);
+    fleet.tidy();
+    let serve = |fleet: &Fleet| [0, 1].map(|slot| fleet.fits.load().of_model(Some("m")).has(ReplicaId(slot)));
+    assert_eq!(serve(&fleet), [true, false]);
+    fleet.change(wanted(&["b"]));
+    assert_eq!(serve(&fleet), [true, true]);
+    // and whatever is heard meanwhile
+    fleet.note_models();
+    assert_eq!(serve(&fleet), [true, true]);
+    fleet.tidy();
+    assert_eq!(serve(&fleet), [false, true]);
+}
+
+#[test]
 fn who_comes_back_before_it_is_forgotten_is_as_it_was() {
     let fleet = fleet(&["a", "b"]);
     let chain: Arc<[u64]> = Arc::from([1, 2]);
