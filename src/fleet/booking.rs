@@ -6,6 +6,7 @@ use super::reservation::{Reservation, Share};
 use super::router::Prompt;
 use super::steps::{Change, Ending, Step, note};
 use crate::policy::cost::Tokens;
+use crate::policy::estimate;
 use crate::policy::select::Ranked;
 use crate::prefix::residency::Size;
 use crate::types::{FlightMode, ReplicaId};
@@ -20,9 +21,9 @@ impl Fleet {
     /// Reserves what a place in a ranking says for a prompt of so many tokens, on its replica.
     pub(super) fn reserve(&self, ranked: Ranked, prompt: Prompt<'_>, tokens: Tokens) -> Option<Reservation> {
         let replica = self.replica(ranked.id)?;
-        let rates = replica.prospect(self.clock.now()).rates;
-        let whole = rates.prefill_ms(tokens.prompt, 0.0)
-            / rates.prefill_ms((tokens.prompt - ranked.held).max(1.0), ranked.held);
+        // whatever its rates are
+        let whole = estimate::START.prefill_ms(tokens.prompt, 0.0)
+            / estimate::START.prefill_ms((tokens.prompt - ranked.held).max(1.0), ranked.held);
         let share = Share {
             units: ranked.units,
             prefill_ms: ranked.price.prefill,

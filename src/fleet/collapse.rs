@@ -37,6 +37,6 @@ mod tests {
             there.store(left, Relaxed);
         }
         let worth = |key| fleet.hints.home(key).map(|home| home.worth);
-        assert_eq!((worth(1), worth(2)), (Some(0.5), Some(1.0)));
+        assert_eq!((worth(1), worth(2)), (Some(f64::from(0.6f32)), Some(1.0)));
     }
 }

@@ -88,6 +88,7 @@ impl Fleet {
         let _step = self.step();
         self.notice(id);
         self.sharing.tell(|| Learned::Forgot(id, emptied));
+        note(|| Change::Restarted(id));
         if let Some(replica) = self.replica(id) {
             replica.restarted();
         }
@@ -122,7 +123,7 @@ impl Fleet {
     pub(super) fn lost_all(&self, id: ReplicaId) {
         self.hints.emptied(id);
         if let Some(replica) = self.replica(id) {
-            replica.work.lock().backlog.emptied();
+            replica.work.lock().backlog.emptied(self.clock.now());
         }
     }
 

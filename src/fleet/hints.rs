@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Sessions in one half of the table.
 const HALF: usize = 7 << 12;
 /// What a home is worth at most that has lost what it held.
-const EMPTIED: f32 = 0.5;
+const EMPTIED: f32 = 0.6;
 
 /// The last replica of each session.
 #[derive(Debug)]
@@ -109,8 +109,10 @@ impl Hints {
     pub fn heard(&self, hashed: u64, replica: ReplicaId, tokens: f64) -> Option<Last> {
         let mut halves = self.halves.lock();
         let before = halves.get(hashed);
+        // where what it held was lost it has been read again
+        let worth = before.filter(|before| before.tokens > 0.0).map_or(1.0, |before| before.worth);
         #[expect(clippy::cast_possible_truncation, reason = "an estimate")]
-        let last = Last { replica, tokens: tokens as f32, worth: before.map_or(1.0, |before| before.worth) };
+        let last = Last { replica, tokens: tokens as f32, worth };
         halves.put(hashed, last);
         before
     }
@@ -130,7 +132,8 @@ impl Hints {
     pub fn emptied(&self, replica: ReplicaId) {
         self.halves.lock().retain(|last| {
             if last.replica == replica {
-                last.worth = last.worth.min(EMPTIED);
+                // the first turn back finds nothing, which proves nothing
+                (last.worth, last.tokens) = (last.worth.min(EMPTIED), 0.0);
             }
             true
         });
@@ -201,5 +204,10 @@ mod tests {
         assert_eq!(worth(), Some(0.625));
         hints.prove(2, 0.0);
         assert!(hints.home(2).is_none());
+        // a cache that was emptied says nothing of a session once that has been read again
+        hints.emptied(ReplicaId(2));
+        assert_eq!(worth(), Some(f64::from(EMPTIED)));
+        hints.remember(1, ReplicaId(2), 8.0);
+        assert_eq!(worth(), Some(1.0));
     }
 }

@@ -5,7 +5,8 @@
 //!    same view. Under it: a walk and a claim of one chain, and a look at each candidate.
 //! 2. *Residency*, a read-write lock around the prefix index and the pending claims, for one pass over one chain; a
 //!    replica's *work* (backlog and rates), for a pass over what waits there: a choice reads a row of numbers beside it
-//!    instead; the learned *models*, the *pins*, the sessions' *hints*, the *past* of caches and the claims' *landings*, for a look-up.
+//!    instead; the learned *models*, the *pins*, the sessions' *hints*, the *past* of caches and the claims' *landings*,
+//!    for a look-up; the *setbacks*, and under them a replica's *collapse*.
 //! 3. *Fencing*, so that passive signals never fence the last two replicas of a model at once; under it and alone: a
 //!    replica's *standing*. Its *address*. The *gate*, where there are limits: what is in flight and who waits. For a few
 //!    words each.

@@ -145,7 +145,12 @@ impl Replay {
             Change::Reseated(id, seat) => fleet.reseat(id, spec(seat)),
             Change::Vacated(id) => fleet.seat(id, None),
             Change::Capacity(id, tokens) => fleet.learn_capacity(id, tokens),
-            Change::Forgot(id) => fleet.forget(id),
+            Change::Forgot(id) => fleet.empty(id),
+            Change::Restarted(id) => {
+                if let Some(replica) = fleet.replica(id) {
+                    replica.restarted();
+                }
+            }
             // what that was is not written down
             Change::Inherited | Change::Heard => {}
             Change::Model(model, bytes, prompt, output) => fleet.learn_model(model.as_deref(), bytes, prompt, output),

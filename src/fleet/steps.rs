@@ -55,6 +55,8 @@ pub enum Change {
     Capacity(ReplicaId, u32),
     /// Its cache is empty.
     Forgot(ReplicaId),
+    /// Its engine is another one: how fast it is has to be seen again.
+    Restarted(ReplicaId),
     /// What a process before this one knew is known here.
     Inherited,
     /// From now on it is known here, too, what other processes do.

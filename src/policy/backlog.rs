@@ -149,9 +149,10 @@ impl Backlog {
         }
     }
 
-    /// The cache is empty: what waits will be read whole.
-    pub fn emptied(&mut self) {
-        self.waiting.iter_mut().for_each(|w| w.prefill_ms = w.prefill_ms.max(w.whole_ms));
+    /// The cache is empty: what waits will be read whole, but for the first, whose turn has begun.
+    pub fn emptied(&mut self, now: f64) {
+        self.settle(now);
+        self.waiting.iter_mut().skip(1).for_each(|w| w.prefill_ms = w.prefill_ms.max(w.whole_ms));
     }
 
     /// Takes the first prompts for read, as far as they show no first token and their time is over.
@@ -333,11 +334,13 @@ mod tests {
     #[test]
     fn what_waits_at_an_emptied_cache_is_read_whole() {
         let mut b = Backlog::default();
-        let tickets = [(100.0, 5000.0), (300.0, 300.0)].map(|times| b.begin_with(0.0, times, true));
-        assert_eq!(b.remaining_ms(0.0), 400.0);
-        b.emptied();
-        assert_eq!(b.remaining_ms(0.0), 5300.0);
-        tickets.into_iter().for_each(|ticket| b.end(ticket, 1.0));
+        let read = b.begin_with(0.0, (10.0, 9000.0), false);
+        let tickets = [(100.0, 7000.0), (100.0, 5000.0), (300.0, 300.0)].map(|times| b.begin_with(0.0, times, true));
+        assert_eq!(b.remaining_ms(20.0), 490.0);
+        // what is read, and what is being read, holds what it found
+        b.emptied(20.0);
+        assert_eq!(b.remaining_ms(20.0), 90.0 + 5000.0 + 300.0);
+        [read].into_iter().chain(tickets).for_each(|ticket| b.end(ticket, 30.0));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! with an empty cache that everybody believes to be full. Pure; time comes in as milliseconds on any clock.
 //!
 //! A request or two may break for reasons of their own. That `LEAST` or more break within `MOMENT_MS`, and that nothing
-//! is left of what was there when the first one did, has one cause. Where they were all sent in one moment too, and lived
-//! for a while, that may be a limit of something on the way: the same age ends them.
+//! is left of what was there when the first one did, has one cause. Where all lived equally long, to within what they began
+//! and broke apart, that may be a limit of something on the way: the same age ends them.
 
 /// Requests that must have broken.
 const LEAST: u32 = 3;
@@ -12,6 +12,8 @@ const LEAST: u32 = 3;
 const MOMENT_MS: f64 = 1000.0;
 /// One that ends again so soon may be ended by what is sent to it.
 const AGAIN_MS: f64 = 60_000.0;
+/// What begins, or ends, so close together does so at once.
+const AT_ONCE_MS: f64 = 20.0;
 /// Nothing on the way ends what is younger.
 const YOUNG_MS: f64 = 5000.0;
 
@@ -23,8 +25,9 @@ pub struct Collapse {
     /// How many were there then, and have not broken.
     left: u32,
     broken: u32,
-    /// When the oldest and the youngest of those that have broken began.
+    /// When the oldest and the youngest of those that have broken began, and how old the youngest and the oldest were.
     began: (f64, f64),
+    ages: (f64, f64),
     /// When all of it ended the last time, and whether not again.
     ended: Option<(f64, bool)>,
 }
@@ -39,14 +42,18 @@ impl Collapse {
             return false;
         }
         if begins {
-            *self = Collapse { since: now, left: there, broken: 0, began: (began, began), ..*self };
+            let age = now - began;
+            *self = Collapse { since: now, left: there, broken: 0, began: (began, began), ages: (age, age), ..*self };
         }
         if breaks {
             self.broken += 1;
-            self.began = (self.began.0.min(began), self.began.1.max(began));
+            let (began_at, ages, age) = (self.began, self.ages, now - began);
+            self.began = (began_at.0.min(began), began_at.1.max(began));
+            self.ages = (ages.0.min(age), ages.1.max(age));
         }
-        let (oldest, youngest) = self.began;
-        let are_one_age = youngest - oldest <= MOMENT_MS && now - oldest > YOUNG_MS;
+        // an engine that ends does so in one instant, whenever they began; a limit follows each of them
+        let (apart, spread) = (self.began.1 - self.began.0, self.ages.1 - self.ages.0);
+        let are_one_age = self.ages.0 > YOUNG_MS && apart <= MOMENT_MS && spread <= apart / 2.0 + AT_ONCE_MS;
         self.left = self.left.saturating_sub(1);
         let is_all = self.left == 0 && self.broken >= LEAST;
         if is_all {
@@ -116,14 +123,15 @@ mod tests {
 
     #[test]
     fn those_that_reach_the_same_age_together_end_by_that() {
-        let ends = |began: [f64; 3], now: f64| {
+        let ends = |began: [f64; 3], at: fn(f64) -> f64| {
             let mut collapse = Collapse::default();
             let mut ends = began.into_iter().zip([3, 2, 1]);
-            ends.any(|(began, there)| collapse.on_failed(true, began, now, there))
+            ends.any(|(began, there)| collapse.on_failed(true, began, at(began), there))
         };
-        assert!(!ends([0.0, 20.0, 900.0], 60_000.0));
-        assert!(ends([0.0, 20.0, 1100.0], 60_000.0));
-        assert!(ends([0.0, 20.0, 900.0], 4000.0), "nothing is cut so early");
+        assert!(!ends([0.0, 20.0, 900.0], |began| began + 60_000.0));
+        assert!(!ends([0.0, 3.0, 9.0], |_| 60_000.0), "nothing tells them from these");
+        assert!(ends([0.0, 20.0, 900.0], |_| 60_000.0), "they end at once");
+        assert!(ends([0.0, 20.0, 900.0], |began| began + 4000.0), "nothing is cut so early");
     }
 
     proptest! {

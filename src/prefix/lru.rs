@@ -4,8 +4,8 @@
 //! tokens than the cache holds were touched after its last use: its *distance* in the stack of an LRU cache, which a
 //! router can count from what it sent. Both its inputs are corrected by the cached tokens that answers report:
 //!
-//! * a block that was believed to be there and was not: all that was last used before it is gone too (the *floor*: this
-//!   also follows an emptied cache at once), and the cache is smaller than was believed;
+//! * a block that was believed to be there and was not: all that was last used before it is gone too (the *floor*), and the
+//!   cache is smaller than was believed, unless that went long before its turn (see `residency`'s denials);
 //! * a block that was believed to be gone and was there: the cache is larger.
 //!
 //! "Used" is told by the numbers of claims, which count over the whole fleet and wrap; a log of what each claim touched
@@ -204,7 +204,12 @@ impl LruModel {
 
     /// Whether a block that is gone at this distance from its last use went long before it was its turn.
     pub fn is_sudden(&self, distance: f64) -> bool {
-        distance < self.keeps().unwrap_or(self.outlived) / 2.0
+        distance < self.usual() / 2.0
+    }
+
+    /// What the cache is believed to hold, in tokens; where nothing tells, what blocks were lately seen to outlive.
+    pub fn usual(&self) -> f64 {
+        self.keeps().unwrap_or(self.outlived)
     }
 
     /// A block was evicted that was last used at claim `used`.

@@ -43,6 +43,9 @@ pub struct Hider {
 impl Hider {
     /// Takes a piece of the stream; what the client gets of it, and of what was kept back before it.
     pub fn push(&mut self, piece: Bytes) -> Bytes {
+        if piece.is_empty() {
+            return piece;
+        }
         if self.is_between() && piece.ends_with(b"\n\n") && memchr::memmem::find(&piece, MARK).is_none() {
             return piece;
         }
@@ -203,6 +206,12 @@ mod tests {
         assert_eq!(whole(&text), ": ping\n");
         // an event without its end is none
         assert_eq!(whole(&format!("{USAGE}\n")), format!("{USAGE}\n"));
+    }
+
+    #[test]
+    fn an_empty_piece_between_a_cr_and_its_lf_lets_no_part_of_a_hidden_event_pass() {
+        let (out, hidden) = passed(&[USAGE.as_bytes(), b"\r\n\r", b"", b"\n", b": x"]);
+        assert_eq!((out.concat(), hidden), (b": x".to_vec(), 1));
     }
 
     #[test]

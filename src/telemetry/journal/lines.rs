@@ -105,6 +105,9 @@ impl Scribe {
             Change::Forgot(id) => {
                 row.does("forget").slot(*id);
             }
+            Change::Restarted(id) => {
+                row.does("restart").slot(*id);
+            }
             Change::Inherited => {
                 row.does("inherited");
             }

@@ -104,6 +104,7 @@ impl Reader {
             "vacate" => Ok(Change::Vacated(id()?)),
             "capacity" => Ok(Change::Capacity(id()?, f.number("tokens")?)),
             "forget" => Ok(Change::Forgot(id()?)),
+            "restart" => Ok(Change::Restarted(id()?)),
             "inherited" => Ok(Change::Inherited),
             "heard" => Ok(Change::Heard),
             "model" => Ok(Change::Model(f.model()?, f.number("bytes")?, f.number("prompt")?, f.maybe("output")?)),

@@ -169,6 +169,7 @@ fn changes() -> Vec<Change> {
         Change::Vacated(id),
         Change::Capacity(id, 77),
         Change::Forgot(id),
+        Change::Restarted(id),
         Change::Inherited,
         Change::Heard,
         Change::Model(Some("a".to_owned()), 1, 2, Some(3)),
