@@ -12,8 +12,10 @@
 use std::collections::VecDeque;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The version of the layout: of every `record` and of every hand-written [`Pack`] together.
+/// The version of the layout: of every `record` and of every hand-written [`Pack`] together, but for what has its own.
 pub const VERSION: u32 = 6;
+/// The version of what may not be lost between two others: operators' orders, and what runs in another process.
+pub const LASTING: u32 = 1;
 const MAGIC: &[u8; 8] = b"ramjet\0s";
 /// Before the content: magic, version, checksum.
 const HEAD: usize = MAGIC.len() + size_of::<u32>() + size_of::<u64>();
@@ -29,18 +31,28 @@ pub trait Pack: Sized {
 
 /// A whole frame around `value`.
 pub fn seal(value: &impl Pack) -> Vec<u8> {
+    seal_as(VERSION, value)
+}
+
+/// The same of another version.
+pub fn seal_as(version: u32, value: &impl Pack) -> Vec<u8> {
     let mut out = vec![0; HEAD];
     value.pack(&mut out);
     let sum = xxh3_64(&out[HEAD..]);
-    out.splice(..HEAD, MAGIC.iter().copied().chain(VERSION.to_le_bytes()).chain(sum.to_le_bytes()));
+    out.splice(..HEAD, MAGIC.iter().copied().chain(version.to_le_bytes()).chain(sum.to_le_bytes()));
     out
 }
 
 /// The value in a frame, if it is whole and of this version.
 pub fn open<T: Pack>(frame: &[u8]) -> Option<T> {
+    open_as(VERSION, frame)
+}
+
+/// The same of another version.
+pub fn open_as<T: Pack>(version: u32, frame: &[u8]) -> Option<T> {
     let (magic, mut rest) = frame.split_first_chunk()?;
-    let (version, sum) = (u32::unpack(&mut rest)?, u64::unpack(&mut rest)?);
-    if magic != MAGIC || version != VERSION || sum != xxh3_64(rest) {
+    let (written, sum) = (u32::unpack(&mut rest)?, u64::unpack(&mut rest)?);
+    if magic != MAGIC || written != version || sum != xxh3_64(rest) {
         return None;
     }
     let value = T::unpack(&mut rest)?;
@@ -184,6 +196,13 @@ impl<A: Pack, B: Pack, C: Pack> Pack for (A, B, C) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn another_version_is_not_read_and_what_lasts_is_whatever_the_version() {
+        let lasting = seal_as(LASTING, &7u64);
+        assert_eq!((open::<u64>(&lasting), open_as::<u64>(LASTING, &lasting)), (None, Some(7)));
+        assert_eq!(open_as::<u64>(VERSION + 1, &seal(&7u64)), None);
+    }
 
     type Sample = (Vec<(u64, f64)>, Option<String>, Vec<(u16, bool, u32)>);
 

@@ -61,8 +61,8 @@ impl<'a> Str<'a> {
 }
 
 impl Str<'_> {
-    /// Passes on, in pieces, bytes that differ exactly where the meaning of texts differs, and at the same place. Quotes,
-    /// backslashes and control characters are escaped in them.
+    /// Passes on, in pieces, bytes that differ exactly where the meaning of texts differs, and at the same place, for texts
+    /// of valid JSON. Quotes, backslashes and those control characters that have a letter are escaped in them.
     pub fn settle(self, sink: impl FnMut(&[u8])) {
         settle(self.raw, sink);
     }

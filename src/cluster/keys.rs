@@ -19,6 +19,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The version of what is in a frame.
 pub const VERSION: u8 = 3;
+/// The same of what operators have said, which routers of all versions are to hear.
+const ORDERS: u8 = 2;
 /// Bytes of a key of frames.
 const KEY: usize = 32;
 /// What a frame says in clear: version, size of a block, writer.
@@ -48,6 +50,15 @@ pub enum Purpose {
     Lore,
     /// What operators have said.
     Order,
+}
+
+impl Purpose {
+    fn version(self) -> u8 {
+        match self {
+            Purpose::Order => ORDERS,
+            Purpose::Batch | Purpose::Live | Purpose::Lore => VERSION,
+        }
+    }
 }
 
 /// What the keys of frames are derived for, by purpose.
@@ -121,7 +132,7 @@ impl Keys {
         SystemRandom::new().fill(&mut nonce).ok()?;
         let key = self.frame_key(purpose)?;
         let mut frame = Vec::with_capacity(HEAD + content.len() + key.algorithm().tag_len());
-        frame.push(VERSION);
+        frame.push(purpose.version());
         frame.extend_from_slice(&self.block_bytes.to_le_bytes());
         frame.extend_from_slice(&writer.to_le_bytes());
         frame.extend_from_slice(&nonce);
@@ -139,7 +150,7 @@ impl Keys {
     /// It is none, or not one of this group.
     pub fn open<'a>(&self, purpose: Purpose, frame: &'a mut [u8]) -> Result<(u64, &'a [u8]), Rejected> {
         let (head, sealed) = frame.split_at_mut_checked(HEAD).ok_or(Rejected::Malformed)?;
-        if head[0] != VERSION {
+        if head[0] != purpose.version() {
             return Err(Rejected::Version);
         }
         let (said, nonce) = head.split_at(SAID);
@@ -175,6 +186,12 @@ mod tests {
 
     fn opened(keys: &Keys, purpose: Purpose, frame: &[u8]) -> Result<(u64, Vec<u8>), Rejected> {
         keys.open(purpose, &mut frame.to_vec()).map(|(writer, content)| (writer, content.to_vec()))
+    }
+
+    #[test]
+    fn what_operators_have_said_is_heard_by_all_versions() {
+        let version = |purpose| keys("s", "g").seal(purpose, 7, b"content").unwrap()[0];
+        assert_eq!((version(Purpose::Order), version(Purpose::Batch)), (2, VERSION));
     }
 
     #[test]

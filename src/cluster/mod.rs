@@ -195,7 +195,10 @@ impl Cluster {
         loop {
             match tokio::time::timeout(EVERY, &mut answer).await {
                 Ok(answer) => return answer,
-                Err(_) => desk.fade(self.now()),
+                Err(_) => {
+                    desk.fade(self.now());
+                    self.fleet.mark();
+                }
             }
         }
     }

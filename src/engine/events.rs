@@ -271,8 +271,19 @@ impl Publisher {
     }
 
     /// What it told is not to be relied on any more; whether it told anything.
-    fn has_ended(self) -> bool {
-        self.told.inspect(|replica| replica.hangs_up(&self.teller)).is_some()
+    fn has_ended(mut self) -> bool {
+        self.hang_up()
+    }
+
+    fn hang_up(&mut self) -> bool {
+        self.told.take().inspect(|replica| replica.hangs_up(&self.teller)).is_some()
+    }
+}
+
+impl Drop for Publisher {
+    /// Also where nobody listens to it any more, as after a reload.
+    fn drop(&mut self) {
+        self.hang_up();
     }
 }
 

@@ -76,7 +76,13 @@ impl Fleet {
     /// The engine of a replica has restarted, which was seen at once, or after a probe had found nobody there.
     pub fn restarted(&self, replica: &Replica) {
         let now = self.clock.now();
-        self.begins_anew(replica.id, Some(Emptied { since: replica.probes.nobody().max(now - LONG), at: now }));
+        let since = replica.probes.nobody().max(now - LONG);
+        if self.past.lock().emptied.get(&replica.id).is_some_and(|known| *known >= since) {
+            // what was learned since then is not void
+            let _step = self.step();
+            return self.is_another(replica.id);
+        }
+        self.begins_anew(replica.id, Some(Emptied { since, at: now }));
     }
 
     /// The engine of a replica has just ended.
@@ -88,6 +94,11 @@ impl Fleet {
         let _step = self.step();
         self.notice(id);
         self.sharing.tell(|| Learned::Forgot(id, emptied));
+        self.is_another(id);
+    }
+
+    /// How fast an engine is has to be seen again.
+    fn is_another(&self, id: ReplicaId) {
         note(|| Change::Restarted(id));
         if let Some(replica) = self.replica(id) {
             replica.restarted();

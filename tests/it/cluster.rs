@@ -59,6 +59,11 @@ async fn blocks(router: &Ramjet) -> f64 {
     router.metric("ramjet_prefix_index_blocks").await
 }
 
+/// Whether a router knows all that another one does, and that nothing runs any more.
+async fn is_told(router: &Ramjet, by: &Ramjet) -> bool {
+    blocks(router).await >= blocks(by).await && router.metric("ramjet_upstream_load_units").await == 0.0
+}
+
 async fn rejected(router: &Ramjet, reason: &str) -> f64 {
     let series = router.series("ramjet_cluster_rejected_total").await;
     series.into_iter().find(|(labels, _)| labels.contains(reason)).unwrap().1
@@ -82,7 +87,7 @@ async fn what_one_learns_the_others_know_and_one_that_starts_again_is_warm() {
         let (home, why) = ask(&first, what).await;
         assert!(!why.contains("affinity"), "{why}");
         for other in [&second, &third] {
-            until("it is told", || async { blocks(other).await >= blocks(&first).await }).await;
+            until("it is told", || is_told(other, &first)).await;
             assert!(knows(other, what, &home).await);
         }
     }
@@ -90,7 +95,7 @@ async fn what_one_learns_the_others_know_and_one_that_starts_again_is_warm() {
     let dump = store.say(&[b"XRANGE", b"ramjet:{ramjet}:stream", b"-", b"+"]).await;
     assert!(dump.len() > 1000 && !dump.contains("127.0.0.1") && !dump.contains("of many"));
     let (home, _) = ask(&second, 9).await;
-    until("it is told", || async { blocks(&first).await >= blocks(&second).await }).await;
+    until("it is told", || is_told(&first, &second)).await;
     drop(first);
     let again = member(&upstreams, &url).await;
     assert!(knows(&again, 9, &home).await, "it begins to serve when it knows what the others know");
@@ -212,7 +217,7 @@ async fn a_store_that_dies_costs_no_request_and_all_is_learned_again_when_it_is_
     })
     .await;
     let (home, _) = ask(&first, 5).await;
-    until("it is told", || async { blocks(&second).await >= blocks(&first).await }).await;
+    until("it is told", || is_told(&second, &first)).await;
     assert!(knows(&second, 5, &home).await);
     drop(again);
 }
@@ -234,7 +239,7 @@ async fn a_store_that_is_full_slow_or_silent_costs_no_request() {
     let (second, third) = (member(&upstreams, &url).await, member(&upstreams, &store.url()).await);
     none_fails(&[&second, &third], together(&[&second, &third])).await;
     let (home, _) = ask(&third, 5).await;
-    until("it is told", || async { blocks(&second).await >= blocks(&third).await }).await;
+    until("it is told", || is_told(&second, &third)).await;
     assert!(knows(&second, 5, &home).await);
     slow.delay.store(Slow::NEVER, Relaxed);
     let alone = until("it goes on alone", || async { second.metric("ramjet_cluster_connected").await == 0.0 });
@@ -273,7 +278,7 @@ async fn lies_in_the_store_change_nothing() {
     let (first, second) = (member(&[a.addr], &store.url()).await, member(&[a.addr], &store.url()).await);
     together(&[&first, &second]).await;
     ask(&first, 1).await;
-    until("it is told", || async { blocks(&second).await >= blocks(&first).await }).await;
+    until("it is told", || is_told(&second, &first)).await;
     let stream = b"ramjet:{ramjet}:stream";
     for lie in [&b"garbage"[..], &[0; 4000], &[VERSION; 300_000]] {
         store.say(&[b"XADD", stream, b"*", b"b", lie]).await;

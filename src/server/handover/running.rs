@@ -29,7 +29,7 @@ pub(super) fn tell(fleet: &Arc<Fleet>, socket: &Path) {
         loop {
             // nobody may be there for a moment
             if let Ok(mut stream) = connect(&socket) {
-                while wire::write(&mut stream, Kind::Running, &pack::seal(&fleet.running())).is_ok() {
+                while wire::write(&mut stream, Kind::Running, &pack::seal_as(pack::LASTING, &fleet.running())).is_ok() {
                     std::thread::sleep(EVERY);
                 }
             }
@@ -51,10 +51,10 @@ pub(super) fn count(
 ) -> Result<()> {
     let mut running = RunningElsewhere::new(fleet.clone());
     stream.set_read_timeout(Some(SILENCE))?;
-    running.replace(pack::open(first).unwrap_or_default());
+    running.replace(pack::open_as(pack::LASTING, first).unwrap_or_default());
     while !*over.borrow() {
         let said = wire::expect(stream, Kind::Running)?;
-        running.replace(pack::open(&said).unwrap_or_default());
+        running.replace(pack::open_as(pack::LASTING, &said).unwrap_or_default());
     }
     Ok(())
 }
@@ -83,7 +83,7 @@ mod tests {
             let first = wire::expect(&mut there, Kind::Running).unwrap();
             count(&counting, &mut there, &first, &over)
         });
-        wire::write(&mut here, Kind::Running, &pack::seal(&old.running())).unwrap();
+        wire::write(&mut here, Kind::Running, &pack::seal_as(pack::LASTING, &old.running())).unwrap();
         let becomes = |wanted: u32| {
             let begun = Instant::now();
             while new.replicas()[0].load() != wanted {

@@ -38,10 +38,11 @@ pub(in crate::server) struct Known {
     pub(in crate::server) guard: SpeculationGuard,
 }
 
-/// What the successor is told when it takes over.
+/// What the successor is told when it takes over, each sealed: what has been counted, and what operators have ordered, which
+/// it is to know whatever its version.
 struct Last {
-    counts: Counts,
-    orders: Vec<Order>,
+    counts: Vec<u8>,
+    orders: Vec<u8>,
 }
 pack::record!(Last { counts, orders });
 
@@ -83,14 +84,16 @@ impl Known {
     /// What that one is told: what has been counted and ordered since the snapshot. To be asked for when nobody is shown
     /// counts here any more, or those that are shown next would be smaller.
     pub(super) fn last(&self, told: &Told) -> Vec<u8> {
-        pack::seal(&Last { counts: self.counted(told), orders: self.fleet.orders() })
+        let counts = pack::seal(&self.counted(told));
+        let orders = pack::seal_as(pack::LASTING, &self.fleet.orders());
+        pack::seal_as(pack::LASTING, &Last { counts, orders })
     }
 
     /// This process serves from now on, in the place of one that has said this, if there was one.
     pub(super) fn step_forward(&self, last: Option<&[u8]>) {
-        if let Some(last) = last.and_then(pack::open::<Last>) {
-            self.metrics.inherit(&last.counts);
-            self.fleet.obey(last.orders);
+        if let Some(told) = last.and_then(|last| pack::open_as::<Last>(pack::LASTING, last)) {
+            self.add(&told.counts);
+            self.fleet.obey(pack::open_as::<Vec<Order>>(pack::LASTING, &told.orders).unwrap_or_default());
         }
         self.guard.begin(last.is_some());
     }
