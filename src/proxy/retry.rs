@@ -19,6 +19,10 @@ use std::time::Duration;
 /// was at work on it.
 const STALE_WITHIN: Duration = Duration::from_millis(250);
 
+/// What Pingora says, of nobody's fault, where its half that talks to the engine has ended before the other one could hand it
+/// the body: the connection was dead when it was taken.
+const ENDED_BEFORE: &str = "reserving body pipe";
+
 impl Proxy {
     pub(super) fn on_connect_failed(&self, session: &Session, ctx: &mut Context, mut e: Box<Error>) -> Box<Error> {
         let failure = match e.etype() {
@@ -154,7 +158,8 @@ pub(super) fn has_answered(session: &Session) -> bool {
 
 /// What failed, if it was the engine's side.
 fn failure_of(e: &Error, ctx: &Context, reused: bool) -> Option<Failure> {
-    if *e.esource() != ErrorSource::Upstream {
+    let ended_before = || e.context.as_ref().is_some_and(|said| said.as_str() == ENDED_BEFORE);
+    if *e.esource() != ErrorSource::Upstream && !ended_before() {
         return None;
     }
     let early = ctx.attempt.as_ref().is_some_and(|a| a.began.elapsed() < STALE_WITHIN);
