@@ -8,10 +8,10 @@ use ramjet::telemetry::outlet::LogPipe;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Takes less time than the system's, and gives less memory back.
-#[cfg(feature = "mimalloc")]
+/// Takes less time than the system's, and gives memory back as well.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// `EX_USAGE` of sysexits.h: the configuration is wrong.
 const BAD_CONFIGURATION: u8 = 64;

@@ -36,11 +36,17 @@ use tokio::time::Instant;
 const RETRY_BUFFER: usize = 64 << 10;
 /// A sentinel of HTTP/1.1 is not larger where the length is known.
 const SENTINEL: usize = 4 << 10;
-/// What one read of a longer one gives: all that Pingora's buffer takes, which keeps as much memory as was ever read at one
-/// time for as long as the answer takes.
-const PIECE: usize = 64 << 10;
+/// What one read of a longer one gives. Pingora's buffer of 64 KiB keeps as much memory as was ever read at one time, and
+/// who gets that memory after it keeps it as well: mostly the buffer that an answer is read with, for as long as that takes,
+/// though the events of a stream need little of it.
+const PIECE: usize = 16 << 10;
+/// What one read gives of a body so long that more of them would be felt: all that Pingora's buffer takes.
+const LARGE_PIECE: usize = 64 << 10;
+const LARGE: usize = 256 << 10;
 /// A body with which it keeps so much that a fresh session is worth its while, where the answer is a stream.
 const LONG: usize = 16 << 10;
+/// A body that goes with its head in one send. A longer one fills segments by itself.
+const SHORT: usize = 32 << 10;
 /// What is reserved ahead for a body whose length is only claimed.
 const RESERVE_AT_MOST: usize = 1 << 20;
 /// What is reserved besides, so that a member can be added without a copy.
@@ -100,6 +106,11 @@ impl Body {
             Body::Held(bytes) => Some(bytes),
             _ => None,
         }
+    }
+
+    /// Whether it was read and is so short that it goes best together with its head.
+    pub(super) fn is_short(&self) -> bool {
+        self.held().is_some_and(|bytes| bytes.len() <= SHORT)
     }
 
     /// Changes the body, if it was read.
@@ -182,12 +193,13 @@ async fn read_all(
     room: &mut Room,
 ) -> std::result::Result<Bytes, BodyFailure> {
     let is_h2 = session.downstream_session.is_http2();
+    let piece = if length.is_some_and(|n| n >= LARGE) { LARGE_PIECE } else { PIECE };
     let began = Instant::now();
     let mut body = BytesMut::with_capacity(length.unwrap_or(0).min(RESERVE_AT_MOST) + ROOM);
     loop {
         match length.map(|n| n.saturating_sub(body.len())) {
             // what came with the head is not cut: where that is all, the connection is seated anew
-            Some(left) if !is_h2 && left > SENTINEL => read_at_most(PIECE.min(left - 1)),
+            Some(left) if !is_h2 && left > SENTINEL => read_at_most(piece.min(left - 1)),
             Some(left) if left > RETRY_BUFFER => {}
             _ => session.downstream_session.enable_retry_buffering(),
         }

@@ -28,6 +28,7 @@ use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::server::ShutdownWatch;
 use pingora_core::server::configuration::ServerConf;
 use pingora_proxy::{HttpProxy, http_proxy};
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -96,8 +97,8 @@ impl Front {
         let course = Arc::new(Course::default());
         let mut first = SessionV1::new(Watched::listen(stream, Refusals::new(course.clone(), &head)));
         first.set_pipelined_prefix(head);
-        let first = self.http1.process_new_http(ServerSession::H1(first), shutdown);
-        let mut next = course.scope(first).await;
+        let first = course.scope(self.http1.process_new_http(ServerSession::H1(first), shutdown));
+        let mut next = course.attend(pin!(first)).await;
         while let Some((stream, settings)) = next.map(ReusedHttpStream::consume) {
             course.next();
             let stream = if *shutdown.borrow() { last_call(stream).await } else { stream };
@@ -105,11 +106,10 @@ impl Front {
             if let Some(settings) = settings {
                 settings.apply_to_session(&mut session);
             }
-            let request = course.scope(self.http1.process_new_http(session, shutdown));
-            tokio::pin!(request);
-            next = match timeout(CLIENT_IDLE + self.patience(), &mut request).await {
+            let mut request = pin!(course.scope(self.http1.process_new_http(session, shutdown)));
+            next = match timeout(CLIENT_IDLE + self.patience(), course.attend(request.as_mut())).await {
                 Ok(next) => next,
-                Err(_) if course.has_begun() => request.await,
+                Err(_) if course.has_begun() => course.attend(request).await,
                 Err(_) => None,
             };
         }

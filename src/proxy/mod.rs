@@ -5,7 +5,7 @@
 //! | a new connection | `front.rs`, `heads.rs`, `wire.rs`, `course.rs` | HTTP/1 or HTTP/2; how long a head may take, and what is said of one that cannot be read |
 //! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `memory.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `rank.rs`, `upgrade.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
-//! | `connected_to_upstream` | `identity.rs` | a new connection is used only if it leads to the engine it is for |
+//! | `connected_to_upstream` | `identity.rs`, `course.rs` | a new connection is used only if it leads to the engine it is for; a short body goes together with its head |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
 //! | `response_filter`, `response_body_filter` | `relay.rs`, `usage.rs`, `headers.rs`, `redirect.rs` | the answer passes; it is read beside |
 //! | how an attempt ended | `signals.rs` | what it says of the replica's health |
@@ -67,6 +67,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::HeaderName;
 use memory::BodyMemory;
+use pingora_core::modules::http::HttpModules;
 use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_error::{Error, Result};
@@ -204,6 +205,9 @@ impl ProxyHttp for Proxy {
         Box::new(Context::new(self.ids.next(), self.metrics.enter(), members, terms))
     }
 
+    /// None. What Pingora puts here by itself compresses answers, and is switched off, but is made and asked for each request.
+    fn init_downstream_modules(&self, _: &mut HttpModules) {}
+
     async fn request_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<bool> {
         self.on_request(session, ctx).await
     }
@@ -240,11 +244,15 @@ impl ProxyHttp for Proxy {
         _session: &mut Session,
         reused: bool,
         _peer: &HttpPeer,
-        _fd: RawFd,
+        connection: RawFd,
         _digest: Option<&Digest>,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
-        identity::leads_to_its_engine(reused, ctx)
+        identity::leads_to_its_engine(reused, ctx)?;
+        if ctx.body.is_short() {
+            course::send_together(connection);
+        }
+        Ok(())
     }
 
     fn fail_to_connect(&self, session: &mut Session, _: &HttpPeer, ctx: &mut Self::CTX, e: Box<Error>) -> Box<Error> {

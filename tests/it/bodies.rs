@@ -107,6 +107,20 @@ async fn an_edited_body_arrives_without_the_edited_span_and_otherwise_byte_for_b
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_short_body_goes_in_one_segment_with_its_head() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    let body = body_of(1000);
+    for _ in 0..60 {
+        assert_eq!(send_h1(&mut h1, Framing::Length, &body).await, 200);
+    }
+    // few come in two, where this process had to wait for a processor between them for longer than the kernel waits
+    let segments: Vec<u32> = engine.seen().iter().map(|seen| seen.segments).collect();
+    assert!((60..80).contains(segments.last().unwrap()), "{segments:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_comes_with_its_head_arrives_whatever_their_sizes() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;

@@ -1,9 +1,11 @@
 //! A scripted engine on raw sockets: it sees every byte, and does what the header `x-play` of a request says.
 
 use super::wire::read_request;
+use pingora_core::protocols::l4::ext::get_tcp_info;
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -20,6 +22,8 @@ pub(crate) struct Seen {
     pub(crate) length: usize,
     pub(crate) hash: u64,
     pub(crate) closed: Option<Instant>,
+    /// Segments in which its connection has brought all that it has brought so far.
+    pub(crate) segments: u32,
 }
 
 /// A listening engine; stops on drop.
@@ -204,7 +208,8 @@ async fn connection(mut stream: TcpStream, shared: Arc<Shared>) {
             }
             continue;
         }
-        let seen = Seen { head, length: body.len(), hash: xxh3_64(&body), closed: None };
+        let segments = get_tcp_info(stream.as_raw_fd()).unwrap().tcpi_data_segs_in;
+        let seen = Seen { head, length: body.len(), hash: xxh3_64(&body), closed: None, segments };
         let scripted = shared.script.lock().unwrap().pop_front();
         let play = scripted.or_else(|| seen.header("x-play").map(str::to_owned)).unwrap_or_default();
         // from now on: who sees the request may call
