@@ -264,10 +264,10 @@ mod tests {
         hand.set(1010.0);
         fleet.empty_as_told(A, at(900.0, 990.0));
         claim.confirm();
-        let worth = || fleet.hints.home(5).map(|home| home.worth);
-        assert_eq!((held(&fleet, 10)[0], worth()), (2, Some(1.0)));
+        let lost = || fleet.hints.home(5).map(|home| home.lost);
+        assert_eq!((held(&fleet, 10)[0], lost()), (2, Some(false)));
         fleet.empty_as_told(A, at(1000.0, 1010.0));
-        assert!(worth() < Some(1.0));
+        assert_eq!(lost(), Some(true));
     }
 
     #[test]

@@ -14,8 +14,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Sessions in one half of the table.
 const HALF: usize = 7 << 12;
-/// What a home is worth at most that has lost what it held.
-const EMPTIED: f32 = 0.6;
 
 /// The last replica of each session.
 #[derive(Debug)]
@@ -80,7 +78,7 @@ impl Hints {
 
     /// Where the session of this key was last.
     pub fn home(&self, key: u64) -> Option<Home> {
-        self.last(key).map(|last| Home { replica: last.replica, worth: last.worth.into() })
+        self.last(key).map(|last| Home { replica: last.replica, worth: last.worth.into(), lost: last.tokens <= 0.0 })
     }
 
     /// The last request of the session of this key.
@@ -128,12 +126,12 @@ impl Hints {
     }
 
     /// A replica has lost its cache. Its sessions are at home there as before: nobody else has more of them, and the others
-    /// have sessions of their own. But what a home is worth is what it held.
+    /// have sessions of their own.
     pub fn emptied(&self, replica: ReplicaId) {
         self.halves.lock().retain(|last| {
             if last.replica == replica {
                 // the first turn back finds nothing, which proves nothing
-                (last.worth, last.tokens) = (last.worth.min(EMPTIED), 0.0);
+                last.tokens = 0.0;
             }
             true
         });
@@ -206,8 +204,9 @@ mod tests {
         assert!(hints.home(2).is_none());
         // a cache that was emptied says nothing of a session once that has been read again
         hints.emptied(ReplicaId(2));
-        assert_eq!(worth(), Some(f64::from(EMPTIED)));
+        let lost = || hints.home(1).is_some_and(|home| home.lost);
+        assert_eq!((worth(), lost()), (Some(0.625), true));
         hints.remember(1, ReplicaId(2), 8.0);
-        assert_eq!(worth(), Some(1.0));
+        assert_eq!((worth(), lost()), (Some(1.0), false));
     }
 }
