@@ -59,7 +59,7 @@ fn a_home_that_has_lost_all_is_left_where_others_idle_and_not_where_they_would_b
 fn the_smaller_part_of_a_prompt_that_is_being_read_elsewhere_takes_no_session_from_its_home() {
     let stays = |reading| {
         let p = params(PolicyKind::Cost);
-        let fleet = [Candidate { confirmed: 0, ..candidate(0, reading, 0) }, candidate(1, 0, 1)];
+        let fleet = [Candidate { confirmed: 0, ..candidate(0, reading, 0) }, candidate(1, 0, 0)];
         let together = super::super::flight::choose(TURN, &fleet, &p).unwrap();
         assert_eq!(together.flight, Some(Flight::Follower));
         weigh(together, (NAMED, Some(at(1))), (TURN, &fleet), &p, |_, _| 0).ranked[0].id.0 == 1
