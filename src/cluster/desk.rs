@@ -197,6 +197,7 @@ impl Desk {
     /// Time goes on, whether or not the store answers.
     pub fn pass(&mut self, is_connected: bool, (now, unix): (f64, u64)) {
         if !is_connected {
+            self.peers.take_in();
             self.renew();
             let gone = self.names.gone(&self.fleet);
             // what comes later is worth more than what would fill the channel
@@ -283,6 +284,9 @@ impl Desk {
             self.entry_bytes += 0.01 * (index(frame.len()) - self.entry_bytes);
             let heard = self.hear(&mut frame, (now, unix));
             self.note(heard);
+        }
+        if is_whole {
+            self.peers.take_in();
         }
         self.see(incoming.live, now, unix);
         self.learn(incoming.lore);
