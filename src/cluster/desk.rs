@@ -189,8 +189,11 @@ impl Desk {
         self.next.take().or_else(|| self.told.try_recv().ok())
     }
 
-    /// Who was not heard of for long has nothing here any more.
-    pub fn fade(&mut self, now: f64) {
+    /// The store takes its time. Meanwhile members come, and go again, and who was not heard of for long has nothing here any
+    /// more.
+    pub fn wait(&mut self, now: f64) {
+        self.renew();
+        self.fleet.mark();
         self.peers.fade(now);
     }
 
@@ -210,7 +213,7 @@ impl Desk {
             self.listen_to_operators(unix);
         }
         self.fleet.mark();
-        self.fade(now);
+        self.peers.fade(now);
         let lag_s = self.fleet.sharing().group().map_or(0.0, |group| group.lag_s);
         let lag_s = self.counts.lags_ms.last().map_or(lag_s, |ms| ms / 1000.0);
         let peers = self.peers.present(now, &self.before);

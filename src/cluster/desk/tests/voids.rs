@@ -84,6 +84,17 @@ fn what_was_learned_of_one_that_has_left_is_not_told_of_who_has_its_slot_next() 
     a.desk.pass(false, (200.0, 1_000_200));
     change(&a, &["x", "z", "v"]);
     assert_eq!(slot(&a, "v"), Some(1));
+    // and of one that comes and leaves while the store takes its time
+    change(&a, &["x", "z", "v", "y"]);
+    a.desk.wait(300.0);
+    a.read(&[13], slot(&a, "y").unwrap());
+    change(&a, &["x", "z", "v"]);
+    a.desk.wait(400.0);
+    change(&a, &["x", "z", "v", "w"]);
+    assert_eq!((slot(&a, "y"), slot(&a, "w")), (None, Some(4)));
+    shop.round(&mut a, 500.0);
+    shop.round(&mut b, 500.0);
+    assert_eq!(b.holders(13), ["y"]);
 }
 
 /// Which of these prompts somebody holds, by the belief of each of them.
