@@ -156,7 +156,9 @@ impl Fleet {
     pub(super) fn lost_all(&self, id: ReplicaId) {
         self.hints.emptied(id);
         if let Some(replica) = self.replica(id) {
-            replica.work.lock().backlog.emptied(self.clock.now());
+            let work = &mut *replica.work.lock();
+            work.backlog.emptied(self.clock.now());
+            work.watch.emptied();
         }
     }
 
@@ -208,6 +210,7 @@ impl Fleet {
 mod tests {
     use super::super::claim::ClaimGuard;
     use super::super::clock::{Clock, Hand};
+    use super::super::reservation::{Reservation, Share};
     use super::super::testing::{self, spec};
     use super::*;
     use crate::policy::hint::{Hint, Source};
@@ -276,6 +279,22 @@ mod tests {
         assert_eq!([10, 20].map(|print| held(&fleet, print)[0]), [0, 2]);
         fleet.empty_as_told(A, at(5001.0, 9000.0));
         assert_eq!(held(&fleet, 20)[0], 0, "it has happened again");
+    }
+
+    #[test]
+    fn what_is_being_read_may_take_as_long_as_all_of_it_from_then_on() {
+        let share =
+            Share { units: 1, prefill_ms: 10.0, whole_ms: 9000.0, decode_ms: 9.0, streams: true, generates: true };
+        let told = |fleet: &Fleet| fleet.empty_as_told(A, at(0.0, 0.5));
+        let ways: [&dyn Fn(&Fleet); 3] = [&|fleet| fleet.emptied(A), &|fleet| fleet.forget(A), &told];
+        for way in ways {
+            let (fleet, _hand) = fleet();
+            let _held = Reservation::new(fleet.replicas()[0].clone(), share, fleet.clock());
+            let usual = || fleet.replicas()[0].signs(1.0).map(|signs| signs.prompts_ms);
+            let before = usual().unwrap();
+            way(&fleet);
+            assert_eq!(usual(), Some(before * 900.0));
+        }
     }
 
     #[test]
