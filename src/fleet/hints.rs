@@ -39,6 +39,13 @@ pub struct Last {
 
 record!(Last { replica, tokens, worth });
 
+impl Last {
+    /// The first turn back finds nothing, which proves nothing.
+    fn lose(&mut self) {
+        self.tokens = 0.0;
+    }
+}
+
 impl Default for Hints {
     /// Nothing known.
     fn default() -> Self {
@@ -115,6 +122,13 @@ impl Hints {
         before
     }
 
+    /// What the home of this session held is lost.
+    pub fn lost(&self, hashed: u64) {
+        if let Some(last) = self.halves.lock().get_mut(hashed) {
+            last.lose();
+        }
+    }
+
     /// Of what the index did not know of a prompt that came home, this share was held there.
     pub fn prove(&self, key: u64, share: f64) {
         let key = self.hashed(key);
@@ -130,8 +144,7 @@ impl Hints {
     pub fn emptied(&self, replica: ReplicaId) {
         self.halves.lock().retain(|last| {
             if last.replica == replica {
-                // the first turn back finds nothing, which proves nothing
-                last.tokens = 0.0;
+                last.lose();
             }
             true
         });

@@ -81,7 +81,7 @@ impl Reservation {
             let work = &mut *replica.work.lock();
             let ticket = work.backlog.begin_with(began, (prefill_ms, whole_ms), streams);
             if generates {
-                work.watch.begin(ticket, began, Expected { prefill_ms, decode_ms, streams });
+                work.watch.begin(ticket, began, Expected { prefill_ms, whole_ms, decode_ms, streams });
             }
             ticket
         };
