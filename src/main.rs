@@ -1,7 +1,6 @@
 //! The daemon's entry: arguments, configuration, run.
 
-use clap::Parser;
-use ramjet::cli::{Cli, Command};
+use ramjet::cli::{Cli, Command, in_one_line};
 use ramjet::config::{self, Loaded, Sources};
 use ramjet::server;
 use ramjet::telemetry::outlet::LogPipe;
@@ -13,11 +12,18 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// `EX_USAGE` of sysexits.h: the configuration is wrong.
+/// `EX_USAGE` of sysexits.h: the configuration or the command line is wrong.
 const BAD_CONFIGURATION: u8 = 64;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::of_process() {
+        Ok(cli) => cli,
+        Err(e) if e.use_stderr() => {
+            eprintln!("ramjet: {}", in_one_line(&e));
+            return ExitCode::from(BAD_CONFIGURATION);
+        }
+        Err(page) => return print(&page.to_string()),
+    };
     match &cli.command {
         None => configured(&cli),
         Some(Command::Reference) => print(&config::reference()),

@@ -18,9 +18,6 @@ const LONGEST: u64 = 1 << 20;
 pub struct Explain {
     /// The request's id, as its answer's X-Ramjet-Request-Id and the access log tell it.
     pub id: String,
-    /// The admin listener of the ramjet that served it; 127.0.0.1:9090 unless given.
-    #[arg(long, value_name = "ADDR")]
-    pub admin: Option<String>,
     /// The environment variable that holds the admin token.
     #[arg(long, value_name = "NAME", conflicts_with = "token_file")]
     pub token_env: Option<String>,
@@ -72,7 +69,7 @@ impl Unexplained {
 }
 
 impl Explain {
-    /// The page to print; `admin` is whom to ask if the arguments do not say it.
+    /// The page to print; `admin` is whom to ask, 127.0.0.1:9090 if nobody says.
     ///
     /// # Errors
     /// [`Unexplained`].
@@ -80,7 +77,7 @@ impl Explain {
         if self.id.len() != 16 || !self.id.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(Unexplained::NoId(self.id.clone()));
         }
-        let admin = self.admin.as_deref().or(admin).unwrap_or(ADMIN);
+        let admin = admin.unwrap_or(ADMIN);
         let token = self.token()?.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         let request = format!(
             "GET /api/explain/{} HTTP/1.1\r\nhost: {admin}\r\naccept: text/plain\r\nconnection: close\r\n{token}\r\n",

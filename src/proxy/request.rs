@@ -221,7 +221,7 @@ impl Proxy {
 /// Gives a request the id that ramjet knows it by, unless the client has given it one. Here, as Pingora has room for some
 /// fields more in what has come than in what it sends.
 fn name_request(session: &mut Session, ctx: &Context) -> Result<()> {
-    if session.req_header().headers.contains_key(&REQUEST_ID) {
+    if session.req_header().headers.get(&REQUEST_ID).is_some_and(|id| !id.is_empty()) {
         return Ok(());
     }
     session.req_header_mut().insert_header(REQUEST_ID_NAME, &ctx.id)

@@ -72,6 +72,22 @@ async fn every_answer_carries_the_ordinal_and_a_distinct_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_a_client_gave_passes_and_an_empty_one_is_none() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    for id in ["mine", "", " "] {
+        h1.send(chat_head(&format!("x-request-id: {id}\r\ncontent-length: 2\r\n")).as_bytes()).await;
+        h1.send(b"{}").await;
+        let answer = h1.answer().await.unwrap();
+        let own = answer.header("x-ramjet-request-id").unwrap();
+        let seen = engine.seen().pop().unwrap();
+        assert_eq!(seen.header("x-request-id"), Some(if id == "mine" { id } else { own }));
+        assert_eq!(seen.head.to_ascii_lowercase().matches("x-request-id:").count(), 1, "{}", seen.head);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn other_paths_stream_through_with_their_query_and_host_of_the_replica() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;
