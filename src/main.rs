@@ -3,6 +3,7 @@
 use ramjet::cli::{Cli, Command, in_one_line};
 use ramjet::config::{self, Loaded, Sources};
 use ramjet::server;
+use ramjet::telemetry::moment::Moment;
 use ramjet::telemetry::outlet::LogPipe;
 use std::io::Write;
 use std::process::ExitCode;
@@ -96,11 +97,14 @@ fn serve(loaded: &Loaded, cli: &Cli) -> ExitCode {
     }
 }
 
-/// To stderr, filtered by `RUST_LOG`. Access lines stand bare, so that each is one JSON document.
+/// To stderr, filtered by `RUST_LOG`. Access lines stand bare, so that each is one JSON document. The others begin with the
+/// time, but where the system's journal notes it.
 fn start_log() {
+    let is_dated = std::env::var_os("JOURNAL_STREAM").is_none();
     let filter = env_logger::Env::default().default_filter_or("warn,ramjet=info,access=info");
-    let line = |out: &mut env_logger::fmt::Formatter, record: &log::Record<'_>| match record.target() {
+    let line = move |out: &mut env_logger::fmt::Formatter, record: &log::Record<'_>| match record.target() {
         "access" => writeln!(out, "{}", record.args()),
+        target if is_dated => writeln!(out, "{} {} {target}: {}", Moment::now(), record.level(), record.args()),
         target => writeln!(out, "{} {target}: {}", record.level(), record.args()),
     };
     let mut log = env_logger::Builder::from_env(filter);

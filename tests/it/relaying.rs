@@ -116,3 +116,18 @@ async fn a_replicas_prefix_and_key_are_used() {
     assert!(seen.head.starts_with("POST /team/v1/chat/completions "), "{}", seen.head);
     assert_eq!(seen.header("authorization"), Some("Bearer engine-key"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_that_would_show_the_key_of_the_engine_reaches_none() {
+    let engine = Engine::start().await;
+    let env = [("RJ_UPSTREAM_TOKEN", "engine-key")];
+    let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], env: &env, ..Start::default() }).await;
+    for path in ["/", "/v1/chat/completions", "/v1/messages", "/health"] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        h1.send(format!("TRACE {path} HTTP/1.1\r\nhost: r\r\n\r\n").as_bytes()).await;
+        let answer = h1.answer().await.unwrap();
+        assert_eq!((answer.status, answer.header("x-ramjet-error")), (405, Some("method_not_allowed")), "{path}");
+        assert!(answer.header("allow").unwrap().contains("POST") && answer.json()["error"].is_object(), "{path}");
+    }
+    assert!(engine.seen().iter().all(|seen| !seen.head.starts_with("TRACE")), "{:?}", engine.seen());
+}
