@@ -1,9 +1,9 @@
 //! The daemon's entry: arguments, configuration, run.
 
-use clap::Parser;
-use ramjet::cli::{Cli, Command};
+use ramjet::cli::{Cli, Command, in_one_line};
 use ramjet::config::{self, Loaded, Sources};
 use ramjet::server;
+use ramjet::telemetry::moment::Moment;
 use ramjet::telemetry::outlet::LogPipe;
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,11 +13,18 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// `EX_USAGE` of sysexits.h: the configuration is wrong.
+/// `EX_USAGE` of sysexits.h: the configuration or the command line is wrong.
 const BAD_CONFIGURATION: u8 = 64;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::of_process() {
+        Ok(cli) => cli,
+        Err(e) if e.use_stderr() => {
+            eprintln!("ramjet: {}", in_one_line(&e));
+            return ExitCode::from(BAD_CONFIGURATION);
+        }
+        Err(page) => return print(&page.to_string()),
+    };
     match &cli.command {
         None => configured(&cli),
         Some(Command::Reference) => print(&config::reference()),
@@ -90,11 +97,14 @@ fn serve(loaded: &Loaded, cli: &Cli) -> ExitCode {
     }
 }
 
-/// To stderr, filtered by `RUST_LOG`. Access lines stand bare, so that each is one JSON document.
+/// To stderr, filtered by `RUST_LOG`. Access lines stand bare, so that each is one JSON document. The others begin with the
+/// time, but where the system's journal notes it.
 fn start_log() {
+    let is_dated = std::env::var_os("JOURNAL_STREAM").is_none();
     let filter = env_logger::Env::default().default_filter_or("warn,ramjet=info,access=info");
-    let line = |out: &mut env_logger::fmt::Formatter, record: &log::Record<'_>| match record.target() {
+    let line = move |out: &mut env_logger::fmt::Formatter, record: &log::Record<'_>| match record.target() {
         "access" => writeln!(out, "{}", record.args()),
+        target if is_dated => writeln!(out, "{} {} {target}: {}", Moment::now(), record.level(), record.args()),
         target => writeln!(out, "{} {target}: {}", record.level(), record.args()),
     };
     let mut log = env_logger::Builder::from_env(filter);

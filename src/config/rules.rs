@@ -12,11 +12,11 @@ use super::kind::Scalar;
 use super::problem::{Origin, Problem, quoted};
 use super::reader::Reader;
 use super::replicas::WrittenReplica;
-use super::table::{AdminAccess, Config, Server};
+use super::table::{AdminAccess, Config, Listen, Server};
 use super::tls;
 use super::units::Quantity;
 use super::url::{ReplicaUrl, Url};
-use super::values::{Common, Lane, Replica, Secret};
+use super::values::{Common, Lane, ListenAddr, Replica, Secret};
 
 /// The most data-parallel ranks of one engine.
 pub(super) const MOST_RANKS: u32 = 1024;
@@ -44,10 +44,39 @@ pub(super) fn settle(config: &mut Config, every: &EveryReplica, env: &[(String, 
     let common = Common::of(&config.fleet);
     config.fleet.replicas = fleet(every, env, &common, may_be_empty, reader);
     settle_owner(&mut config.server, reader);
+    settle_addresses(&config.listen, reader);
     let routing = &config.routing;
     if routing.max_prefix_bytes < routing.block_bytes {
         let allowed = format!("at least routing.block_bytes, which is {}", routing.block_bytes.write());
         reader.report_setting("routing.max_prefix_bytes", routing.max_prefix_bytes.write(), allowed);
+    }
+}
+
+/// Each listener has an address that it can have beside the others.
+fn settle_addresses(listen: &Listen, reader: &mut Reader) {
+    for (n, address) in listen.api.iter().enumerate() {
+        if let Some(other) = listen.api[..n].iter().find(|other| collide(other, address)) {
+            let found = format!("{} beside {}", quoted(&address.to_string()), quoted(&other.to_string()));
+            reader.report_setting(&format!("listen.api[{n}]"), found, "an address and port that is free of the others");
+        }
+    }
+    let admin = ListenAddr::Tcp(listen.admin);
+    if let Some(other) = listen.api.iter().find(|other| collide(other, &admin)) {
+        let found = format!("{} beside {} in listen.api", quoted(&admin.to_string()), quoted(&other.to_string()));
+        reader.report_setting("listen.admin", found, "a port of its own");
+    }
+}
+
+/// Whether nobody can listen at both.
+fn collide(one: &ListenAddr, other: &ListenAddr) -> bool {
+    match (one, other) {
+        (ListenAddr::Tcp(one), ListenAddr::Tcp(other)) => {
+            let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+            let is_one_family = one.is_ipv4() == other.is_ipv4();
+            one.port() == other.port() && is_one_family && (is_any || one.ip() == other.ip())
+        }
+        (ListenAddr::Unix(one), ListenAddr::Unix(other)) => one == other,
+        _ => false,
     }
 }
 

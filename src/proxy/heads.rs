@@ -14,7 +14,7 @@
 use super::course::Course;
 use super::front::LONGEST;
 use super::wire::Listener;
-use crate::api::errors::{Dialect, ErrorKind};
+use crate::api::errors::{Dialect, ErrorKind, METHODS};
 use http::StatusCode;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -111,8 +111,9 @@ pub(super) fn refusal(kind: ErrorKind, start: &[u8]) -> Vec<u8> {
     let path = start.split(|c| c.is_ascii_whitespace()).nth(1).unwrap_or_default();
     let body = kind.body(Dialect::of(&String::from_utf8_lossy(path)));
     let reason = StatusCode::from_u16(kind.status()).ok().and_then(|s| s.canonical_reason()).unwrap_or_default();
+    let allow = if kind == ErrorKind::MethodNotAllowed { format!("allow: {METHODS}\r\n") } else { String::new() };
     format!(
-        "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\nx-ramjet-error: {}\r\n\
+        "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\nx-ramjet-error: {}\r\n{allow}\
          content-length: {}\r\nconnection: close\r\n\r\n{body}",
         kind.status(),
         kind.code(),

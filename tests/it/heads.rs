@@ -38,6 +38,7 @@ async fn a_head_that_cannot_be_read_is_answered_in_json_whether_it_is_the_first_
                 assert_eq!(h1.answer().await.unwrap().status, 200);
             }
             let answer = refused(&mut h1, head).await;
+            assert_eq!(answer.header("allow").is_some(), status == 405, "{head}");
             assert_eq!((answer.status, answer.header("x-ramjet-error")), (status, Some(code)), "{head}");
             assert_eq!(answer.json()["error"]["code"], code, "{head}");
             // in the words of who asks there

@@ -40,6 +40,26 @@ fn a_missing_file_and_no_replicas_are_clear() {
 }
 
 #[test]
+fn a_wrong_command_line_is_said_in_one_line_with_the_exit_code_64() {
+    for (line, word) in [
+        (&["--bogus"][..], "--bogus"),
+        (&["-t", "--upstrem", "http://a:1"], "--upstream"),
+        (&["frobnicate"], "frobnicate"),
+        (&["explain"], "<ID>"),
+        (&["replay", "journal", "--list", "many"], "many"),
+    ] {
+        let (code, stdout, stderr) = run(line, &[]);
+        assert_eq!((code, stdout.as_str(), stderr.lines().count()), (64, "", 1), "{stderr}");
+        assert!(stderr.starts_with("ramjet: ") && stderr.contains(word), "{stderr}");
+    }
+    for line in [&["--help"][..], &["explain", "--help"], &["--version"]] {
+        let (code, stdout, stderr) = run(line, &[]);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{line:?}");
+        assert!(stdout.contains("ramjet"), "{stdout}");
+    }
+}
+
+#[test]
 fn a_busy_address_ends_the_start_with_its_name() {
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = busy.local_addr().unwrap().to_string();
