@@ -118,7 +118,8 @@ impl Listener for Refusals {
 
 /// An answer in HTTP/1 to a request that begins with `start`.
 pub(super) fn refusal(kind: ErrorKind, start: &[u8]) -> Vec<u8> {
-    let path = start.split(|c| c.is_ascii_whitespace()).nth(1).unwrap_or_default();
+    let target = start.split(|c| c.is_ascii_whitespace()).nth(1).unwrap_or_default();
+    let path = target.split(|c| *c == b'?').next().unwrap_or_default();
     let body = kind.body(Dialect::of(&String::from_utf8_lossy(path)));
     let reason = StatusCode::from_u16(kind.status()).ok().and_then(|s| s.canonical_reason()).unwrap_or_default();
     let allow = if kind == ErrorKind::MethodNotAllowed { format!("allow: {METHODS}\r\n") } else { String::new() };
@@ -309,7 +310,12 @@ mod tests {
 
     #[test]
     fn a_refusal_is_worded_for_its_client() {
-        for (start, member) in [("POST /v1/messages HTTP/1.1", "type"), ("GET /x HTT", "error"), ("\0\0", "error")] {
+        for (start, member) in [
+            ("POST /v1/messages HTTP/1.1", "type"),
+            ("POST /v1/messages?beta=true HTTP", "type"),
+            ("GET /x?/v1/messages HTT", "error"),
+            ("\0\0", "error"),
+        ] {
             let text = String::from_utf8(refusal(ErrorKind::BadRequest, start.as_bytes())).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n") && head.contains(&format!("{}", body.len())));
