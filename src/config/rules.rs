@@ -67,13 +67,13 @@ fn settle_addresses(listen: &Listen, reader: &mut Reader) {
     }
 }
 
-/// Whether nobody can listen at both.
+/// Whether nobody can listen at both. Port 0 is any that is free.
 fn collide(one: &ListenAddr, other: &ListenAddr) -> bool {
     match (one, other) {
         (ListenAddr::Tcp(one), ListenAddr::Tcp(other)) => {
             let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
             let is_one_family = one.is_ipv4() == other.is_ipv4();
-            one.port() == other.port() && is_one_family && (is_any || one.ip() == other.ip())
+            one.port() == other.port() && one.port() != 0 && is_one_family && (is_any || one.ip() == other.ip())
         }
         (ListenAddr::Unix(one), ListenAddr::Unix(other)) => one == other,
         _ => false,
