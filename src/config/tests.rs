@@ -65,7 +65,7 @@ fn addresses_that_nobody_can_have_side_by_side_are_refused() {
     let said = |listen: &str| load_with(&format!("{fleet}\nlisten: {{ {listen} }}"), &[]);
     for fits in [
         "api: [\"0.0.0.0:8000\", \"[::]:8000\", \"unix:/a\", \"unix:/b\"], admin: \"127.0.0.1:9090\"",
-        "api: [\"127.0.0.1:0\", \"127.0.0.1:0\"], admin: \"127.0.0.1:0\"",
+        "api: [\"127.0.0.1:0\"], admin: \"127.0.0.1:0\"",
         "api: [\"127.0.0.1:8000\", \"127.0.0.2:8000\", \"127.0.0.1:8001\"], admin: \"127.0.0.3:8000\"",
     ] {
         assert!(said(fits).is_ok(), "{fits}");

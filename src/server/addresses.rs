@@ -1,10 +1,13 @@
 //! The addresses of listeners, tried before anything begins: Pingora tries a busy address for half a minute and then lives on
-//! without the listener, and where a unix socket is to be it takes away whatever is there.
+//! without the listener, and where a unix socket is to be it takes away whatever is there. And what their sockets are to be like.
 
 use super::StartError;
 use crate::config::{Config, ListenAddr};
+use crate::proxy::keepalive;
+use pingora_core::listeners::TcpSocketOptions;
 use std::fs;
 use std::io::{Error, ErrorKind, Result};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -37,6 +40,20 @@ fn try_unix(path: &Path) -> Result<()> {
     let tried = UnixListener::bind(&aside).map(drop);
     let _gone = fs::remove_file(&aside);
     tried
+}
+
+/// A client that has vanished without a word is noticed by keepalive probes. And `[::]` means IPv4, too, where nobody listens
+/// there at the same port.
+pub(super) fn options(config: &Config, address: SocketAddr) -> TcpSocketOptions {
+    let mut options = TcpSocketOptions::default();
+    options.tcp_keepalive = Some(keepalive(config.timeouts.tcp_keepalive));
+    let shares = |other: SocketAddr| other.is_ipv4() && other.port() == address.port();
+    if address == SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port())) {
+        let api = config.listen.api.iter().filter_map(ListenAddr::tcp);
+        let is_shared = api.chain([config.listen.admin]).any(shares);
+        options.ipv6_only = is_shared.then_some(true);
+    }
+    options
 }
 
 #[cfg(test)]

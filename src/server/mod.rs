@@ -33,7 +33,6 @@ use crate::fleet::Fleet;
 use crate::fleet::clock::Clock;
 use crate::fleet::router::Router;
 use crate::fleet::selection::CacheAware;
-use crate::proxy::keepalive;
 use crate::proxy::{Front, Proxy};
 use crate::telemetry::decisions::Decisions;
 use crate::telemetry::journal::Journal;
@@ -44,7 +43,7 @@ use arc_swap::ArcSwap;
 use handover::{Early, Handover, Inheritance, Known, Snapshot, Succession};
 use lifecycle::Going;
 use meaning::{admin_token, limits, params, replica, rules, terms};
-use pingora_core::listeners::{ListenerConfig, TcpSocketOptions};
+use pingora_core::listeners::ListenerConfig;
 use pingora_core::protocols::l4::stream::L4BufferSettings;
 use pingora_core::server::configuration::Opt;
 use pingora_core::server::{RunArgs, Server};
@@ -360,7 +359,7 @@ fn api_service(
             ListenAddr::Tcp(address) => {
                 let ahead = if certificates.is_some() { TLS_READ_BUFFER } else { READ_BUFFER };
                 let mut listener = ListenerConfig::tcp(address.to_string())
-                    .tcp_socket_options(socket_options(config))
+                    .tcp_socket_options(addresses::options(config, *address))
                     .l4_buffer(L4BufferSettings::default().read(ahead));
                 if let Some(certificates) = certificates {
                     listener = listener.tls(tls::settings(certificates));
@@ -382,13 +381,6 @@ fn admin_service(config: &Config, admin: Admin, succession: &Succession) -> Earl
     service.threads = Some(1);
     // what is counted must not be shown by two processes at a time
     Early::new(service, succession.over(), Arc::default()).opening(succession.serves())
-}
-
-/// A client that has vanished without a word is noticed by keepalive probes.
-fn socket_options(config: &Config) -> TcpSocketOptions {
-    let mut options = TcpSocketOptions::default();
-    options.tcp_keepalive = Some(keepalive(config.timeouts.tcp_keepalive));
-    options
 }
 
 /// A number that differs from process to process, from the seed that the standard library draws for its maps.
