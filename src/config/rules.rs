@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::mem;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use nix::unistd::{Group, User};
@@ -61,7 +62,8 @@ fn settle_addresses(listen: &Listen, reader: &mut Reader) {
         }
     }
     let admin = ListenAddr::Tcp(listen.admin);
-    if let Some(other) = listen.api.iter().find(|other| collide(other, &admin)) {
+    let is_in_the_way = |other: &&ListenAddr| collide(other, &admin) || mean_both(other, listen.admin);
+    if let Some(other) = listen.api.iter().find(is_in_the_way) {
         let found = format!("{} beside {} in listen.api", quoted(&admin.to_string()), quoted(&other.to_string()));
         reader.report_setting("listen.admin", found, "a port of its own");
     }
@@ -78,6 +80,12 @@ fn collide(one: &ListenAddr, other: &ListenAddr) -> bool {
         (ListenAddr::Unix(one), ListenAddr::Unix(other)) => one == other,
         _ => false,
     }
+}
+
+/// Whether they have one port, and one of them is all of IPv6, which means all of IPv4, too, while nobody has any of that.
+fn mean_both(one: &ListenAddr, other: SocketAddr) -> bool {
+    let is_all = |address: SocketAddr| address.is_ipv6() && address.ip().is_unspecified() && address.port() != 0;
+    one.tcp().is_some_and(|one| one.port() == other.port() && (is_all(one) || is_all(other)))
 }
 
 /// Whom a daemon becomes: both are there, and the group is the user's own where none is named, as it would keep root's.

@@ -127,7 +127,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     owner::warn(config, cli);
     descriptors::raise();
     let mut inheritance = if cli.upgrade { inherit(config, cli.or_start)? } else { None };
-    addresses::check(config, |address| inheritance.as_ref().is_some_and(|given| given.has(address)))?;
+    addresses::check(config, &inheritance.as_ref().map(Inheritance::names).unwrap_or_default())?;
     let snapshot = inheritance.as_mut().and_then(|given| given.snapshot.take());
     let founded = found(loaded, (snapshot, inheritance.is_some()), config::pingora::user(config, cli.daemon))?;
     let Known { fleet, metrics, secret, seen: past, guard, .. } = founded.known.clone();
