@@ -26,7 +26,11 @@ fn main() -> ExitCode {
         Err(page) => return print(&page.to_string()),
     };
     match &cli.command {
-        None => configured(&cli),
+        None if cli.test => configured(&cli),
+        None => {
+            server::hold_hangups();
+            configured(&cli)
+        }
         Some(Command::Reference) => print(&config::reference()),
         Some(Command::Upgrade) => configured(&cli),
         Some(Command::Replay(replay)) => match replay.page() {

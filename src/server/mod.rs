@@ -15,6 +15,7 @@ mod renew;
 mod tls;
 
 pub use handover::{NotUpgraded, upgrade};
+pub use lifecycle::hold_hangups;
 
 use crate::admin::{Access, Admin, Setting, Settings};
 use crate::cli::Cli;
