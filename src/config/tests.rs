@@ -1,7 +1,5 @@
 //! Whole loads: a file, an environment and flags in, settings or the exact printed problems out.
 
-mod addresses;
-
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,6 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::types::{Basis, FlightMode, PolicyKind, ProbeMode};
 
+mod addresses;
 mod environment;
 mod roles;
 
