@@ -224,7 +224,7 @@ def explain(name, asked, decisions, lines):
         print(f"- a decision whose answer no client has: {json.dumps(decision)}")
         for line in [line for line in lines if decision["id"] in line][:MOST_TOLD]:
             print(f"  log: {line}")
-    said = [line for line in lines if " WARN " in line or " ERROR " in line]
+    said = [line for line in lines if {"WARN", "ERROR"} & set(line.split()[:2])]
     for line in said[:MOST_TOLD]:
         print(f"- ramjet warned: {line}")
     print(end="", flush=True)

@@ -23,7 +23,8 @@ settings! {
         /// The port there where it repeats what was missed (replay_endpoint). Null: then what it told is dropped at a gap.
         replay_port: Option<u32> = None, OrNull(count(PORTS));
         /// Where engines connect whose endpoint names a host ("endpoint": "tcp://ramjet:5557"), or a forwarder of many. They
-        /// are told apart by their topics: see kv_events.topic of a replica.
+        /// are told apart by their topics: see kv_events.topic of a replica. The ranks of one engine have one topic and number
+        /// what they say each for itself, so they cannot come over one connection of a forwarder.
         bind: Option<SocketAddr> = None, OrNull(TcpAddr);
     }
 

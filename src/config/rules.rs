@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::mem;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use nix::unistd::{Group, User};
@@ -61,23 +62,30 @@ fn settle_addresses(listen: &Listen, reader: &mut Reader) {
         }
     }
     let admin = ListenAddr::Tcp(listen.admin);
-    if let Some(other) = listen.api.iter().find(|other| collide(other, &admin)) {
+    let is_in_the_way = |other: &&ListenAddr| collide(other, &admin) || mean_both(other, listen.admin);
+    if let Some(other) = listen.api.iter().find(is_in_the_way) {
         let found = format!("{} beside {} in listen.api", quoted(&admin.to_string()), quoted(&other.to_string()));
         reader.report_setting("listen.admin", found, "a port of its own");
     }
 }
 
-/// Whether nobody can listen at both.
+/// Whether nobody can listen at both. Port 0 is any that is free.
 fn collide(one: &ListenAddr, other: &ListenAddr) -> bool {
     match (one, other) {
         (ListenAddr::Tcp(one), ListenAddr::Tcp(other)) => {
             let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
             let is_one_family = one.is_ipv4() == other.is_ipv4();
-            one.port() == other.port() && is_one_family && (is_any || one.ip() == other.ip())
+            one.port() == other.port() && one.port() != 0 && is_one_family && (is_any || one.ip() == other.ip())
         }
         (ListenAddr::Unix(one), ListenAddr::Unix(other)) => one == other,
         _ => false,
     }
+}
+
+/// Whether they have one port, and one of them is all of IPv6, which means all of IPv4, too, while nobody has any of that.
+fn mean_both(one: &ListenAddr, other: SocketAddr) -> bool {
+    let is_all = |address: SocketAddr| address.is_ipv6() && address.ip().is_unspecified() && address.port() != 0;
+    one.tcp().is_some_and(|one| one.port() == other.port() && (is_all(one) || is_all(other)))
 }
 
 /// Whom a daemon becomes: both are there, and the group is the user's own where none is named, as it would keep root's.

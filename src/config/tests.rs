@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::types::{Basis, FlightMode, PolicyKind, ProbeMode};
 
+mod addresses;
 mod environment;
 mod roles;
 
@@ -57,31 +58,6 @@ fn settings(text: &str) -> Config {
 
 fn problems(text: &str) -> Vec<String> {
     load_with(text, &[]).unwrap_err()
-}
-
-#[test]
-fn addresses_that_nobody_can_have_side_by_side_are_refused() {
-    let fleet = "fleet: { replicas: [{ url: \"http://a:1\" }] }";
-    let said = |listen: &str| load_with(&format!("{fleet}\nlisten: {{ {listen} }}"), &[]);
-    for fits in [
-        "api: [\"0.0.0.0:8000\", \"[::]:8000\", \"unix:/a\", \"unix:/b\"], admin: \"127.0.0.1:9090\"",
-        "api: [\"127.0.0.1:8000\", \"127.0.0.2:8000\", \"127.0.0.1:8001\"], admin: \"127.0.0.3:8000\"",
-    ] {
-        assert!(said(fits).is_ok(), "{fits}");
-    }
-    for (collides, setting) in [
-        ("api: [\"127.0.0.1:8000\", \"127.0.0.1:8000\"]", "listen.api[1]"),
-        ("api: [\"127.0.0.1:8000\", \"0.0.0.0:8000\"]", "listen.api[1]"),
-        ("api: [\"unix:/a\", \"unix:/a\"]", "listen.api[1]"),
-        ("api: [\"127.0.0.1:8000\"], admin: \"127.0.0.1:8000\"", "listen.admin"),
-        ("api: [\"0.0.0.0:9090\"]", "listen.admin"),
-    ] {
-        let problems = said(collides).unwrap_err();
-        assert!(
-            problems.len() == 1 && problems[0].starts_with(&format!("conf.yaml:2: {setting}: found")),
-            "{problems:?}"
-        );
-    }
 }
 
 const ONE: &str = "fleet: { replicas: [{ url: 'http://a:8000' }] }\n";

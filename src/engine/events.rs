@@ -2,9 +2,10 @@
 //! `prefix::stored`'s business.
 //!
 //! Each engine publishes on its own host, and ramjet connects; or engines connect to ramjet, and say by a topic which
-//! replica they are. A forwarder may stand between many of them and ramjet, either way. Batches are numbered. What is missing is asked for where the engine replays; else everything that it
-//! said is dropped, and so it is at a batch that cannot be read, one that contradicts what was said before, when the
-//! connection ends, and while several connections tell of one replica. Then it is learned anew, from the next prompts on.
+//! replica they are. A forwarder may stand between many of them and ramjet, either way. Batches are numbered. What is
+//! missing is asked for where the engine replays; else everything that it said is dropped, and so it is at a batch that
+//! cannot be read, one that contradicts what was said before, when the connection ends, and while several connections
+//! tell of one replica. Then it is learned anew, from the next prompts on.
 
 pub mod batch;
 mod publisher;

@@ -42,8 +42,10 @@ const LONG: f64 = 60_000.0;
 const APART: f64 = 20.0;
 /// How many there are at most.
 const MARKS: usize = 512;
-/// Claims of others at a replica that may be on their way at a time.
-const UNDERWAY: usize = 64;
+/// Claims of others at a replica are remembered for so many milliseconds, to void those that were on their way, and so many at
+/// most.
+const UNDERWAY_MS: f64 = 10_000.0;
+const UNDERWAY: usize = 1 << 10;
 
 impl Emptied {
     /// The same on a clock that shows so much more.
@@ -193,7 +195,7 @@ impl Fleet {
         let claims = self.residency.read().claims();
         let past = &mut *self.past.lock();
         let heard = past.heard.entry(id).or_default();
-        if heard.len() >= UNDERWAY {
+        while heard.len() >= UNDERWAY || heard.front().is_some_and(|(first, _)| *first < made - UNDERWAY_MS) {
             heard.pop_front();
         }
         heard.push_back((made, claims));

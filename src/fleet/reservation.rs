@@ -165,6 +165,13 @@ impl Reservation {
         self.replica.work.lock().watch.is_answered(self.ticket);
     }
 
+    /// Whether its answer, which shows no token, is taken for being generated; see [`Watch::may_generate`].
+    ///
+    /// [`Watch::may_generate`]: crate::policy::progress::Watch::may_generate
+    pub fn may_generate(&self) -> bool {
+        self.replica.work.lock().watch.may_generate(self.ticket, self.clock.now())
+    }
+
     /// Only one unit is left to do.
     pub fn shrink(&mut self) {
         let _step = self.told.as_ref().map(|(steps, _)| steps.begin(&self.clock));

@@ -101,17 +101,7 @@ pub fn weigh(
     let step_ms = first.price.answer / request.tokens.output.max(1.0);
     let is_near = |r: &&Ranked| is_near((&first, step_ms), r, params.policy);
     let there = home.and_then(|home| Some((*decision.ranked.of(home.replica)?, home)));
-    let Some((there, home)) = there else {
-        let near = || decision.ranked.unordered().iter().filter(is_near);
-        if near().nth(1).is_some() {
-            let winner = near().max_by_key(|r| (weight(hint.key, r.id), std::cmp::Reverse(r.id)));
-            let winner = winner.map_or(first.id, |r| r.id);
-            decision.ranked.put_first(winner);
-            decision.reason = Reason::Hint;
-        }
-        decision.hint = Some(HintUse { home: None, break_ms: 0.0, stays: false });
-        return decision;
-    };
+    let Some((there, home)) = there else { return begin(decision, hint.key, is_near, weight) };
     let other = decision.ranked.unordered().iter().filter(|r| r.id != there.id);
     let cheaper = |a: &&Ranked, b: &&Ranked| a.price.total().total_cmp(&b.price.total()).then(a.id.cmp(&b.id));
     let Some(other) = other.min_by(cheaper) else { return decision };
@@ -129,8 +119,28 @@ pub fn weigh(
         let has_equals = there.id != first.id || decision.ranked.unordered().iter().filter(is_near).nth(1).is_some();
         decision.ranked.put_first(there.id);
         decision.reason = if has_equals { Reason::Hint } else { decision.reason };
+        if there.id != first.id && decision.flight == Some(Flight::Follower) {
+            decision.flight = Some(Flight::Apart);
+        }
     }
     decision.hint = Some(HintUse { home: Some(there.id), break_ms, stays });
+    decision
+}
+
+/// A session that has no home begins where its name decides, among those that are as good as the best.
+fn begin(
+    mut decision: Decision,
+    key: u64,
+    is_near: impl Fn(&&Ranked) -> bool,
+    weight: impl Fn(u64, ReplicaId) -> u64,
+) -> Decision {
+    let near = || decision.ranked.unordered().iter().filter(&is_near);
+    let winner = near().max_by_key(|r| (weight(key, r.id), std::cmp::Reverse(r.id))).map(|r| r.id);
+    if let Some(winner) = winner.filter(|_| near().nth(1).is_some()) {
+        decision.ranked.put_first(winner);
+        decision.reason = Reason::Hint;
+    }
+    decision.hint = Some(HintUse { home: None, break_ms: 0.0, stays: false });
     decision
 }
 

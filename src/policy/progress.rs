@@ -200,6 +200,16 @@ impl Watch {
         }
     }
 
+    /// Whether an answer that shows no token is taken for being generated at `now`: the prompts that are unread were read in
+    /// turn, and its own has had as long again as it should take.
+    pub fn may_generate(&self, ticket: Ticket, now: f64) -> bool {
+        let mut read = f64::NEG_INFINITY;
+        let unread = self.open.iter().filter(|o| !o.is_read);
+        let mut unread = unread.inspect(|o| read = read.max(o.began) + o.prefill_ms);
+        let open = unread.find(|o| o.ticket == ticket);
+        open.is_some_and(|o| !o.streams && now - read > o.prefill_ms)
+    }
+
     /// It has ended, well or not.
     pub fn end(&mut self, ticket: Ticket, now: f64) {
         let Some(place) = self.open.iter().position(|o| o.ticket == ticket) else { return };

@@ -120,6 +120,21 @@ async fn it_serves_on_a_unix_socket_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn all_addresses_of_both_families_are_listened_to_side_by_side() {
+    let port = lease().port();
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return; // a machine without IPv6
+    }
+    let both = format!("[::]:{port},0.0.0.0:{port}");
+    let api = Some(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
+    let upstreams = &[Engine::start().await.addr];
+    let ramjet = Ramjet::start_with(Start { upstreams, env: &[("RJ_API_ADDR", &both)], api, ..Start::default() }).await;
+    for address in [ramjet.api, std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, port))] {
+        client::get(address, "/health").await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn on_sigterm_a_running_stream_finishes_and_the_exit_code_is_0() {
     let engine = Engine::start().await;
     let start = Start { upstreams: &[engine.addr], config: "server: { grace: 50ms }", ..Start::default() };

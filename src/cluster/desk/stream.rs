@@ -13,6 +13,10 @@ impl Desk {
     pub(super) fn batches(&mut self, unix: u64) -> Vec<Vec<u8>> {
         let (mut all, ahead) = (Vec::new(), self.ahead(unix));
         let mut gone = self.names.gone(&self.fleet);
+        if !gone.is_empty() {
+            // what was read names slots that are about to be somebody else's
+            self.peers.take_in();
+        }
         for _ in 0..BATCHES {
             let (mut batch, mut things, mut is_full) = (Batch::default(), 0, false);
             while !is_full && let Some(learned) = self.next_told() {

@@ -10,7 +10,7 @@ use crate::fleet::replica::Replica;
 use crate::fleet::stored::{Heard, Loss};
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -32,8 +32,8 @@ struct Source {
     sequence: Sequence,
     /// The first rank that it named.
     rank: Option<u32>,
-    /// Whom it told something of.
-    told: Option<Arc<Replica>>,
+    /// Whom it told something of, as long as that is a member: a forwarder's connection outlives engines that say no more.
+    told: Weak<Replica>,
 }
 
 impl Publisher {
@@ -109,7 +109,7 @@ impl Source {
     /// A batch is about nobody here: what its number says holds all the same for whom it has told something.
     fn pass_over(&self, step: Step, topical: &Replica) {
         topical.was_told(Heard::Other, 1);
-        let Some(told) = &self.told else { return };
+        let Some(told) = self.told.upgrade() else { return };
         match step {
             Step::Follows => {}
             Step::Anew => told.tells_no_longer(&self.teller, Loss::Anew),
@@ -124,13 +124,13 @@ impl Source {
         topical: &Arc<Replica>,
         of: impl Fn(Ranks) -> Option<Arc<Replica>>,
     ) -> Option<Arc<Replica>> {
-        let Ok(batch) = batch else { return Some(self.told.as_ref().unwrap_or(topical).clone()) };
+        let Ok(batch) = batch else { return Some(self.told.upgrade().unwrap_or_else(|| topical.clone())) };
         of(batch.rank.map(|rank| (rank, *self.rank.get_or_insert(rank))))
     }
 
     /// It tells of this replica from now on; whether it is believed.
     fn tells(&mut self, replica: &Arc<Replica>, now: f64) -> bool {
-        let before = self.told.replace(replica.clone());
+        let before = std::mem::replace(&mut self.told, Arc::downgrade(replica)).upgrade();
         if let Some(before) = before.filter(|before| !Arc::ptr_eq(before, replica)) {
             before.hangs_up(&self.teller);
         }
@@ -138,7 +138,7 @@ impl Source {
     }
 
     fn hangs_up(&mut self) -> bool {
-        self.told.take().inspect(|replica| replica.hangs_up(&self.teller)).is_some()
+        std::mem::take(&mut self.told).upgrade().inspect(|replica| replica.hangs_up(&self.teller)).is_some()
     }
 }
 
@@ -200,5 +200,26 @@ fn take((replica, teller): (&Replica, &Arc<()>), batch: Result<Batch, batch::Mal
     }
     if told.is_err() {
         replica.tells_no_longer(teller, Loss::Contradiction);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::testing::{fleet, spec};
+
+    #[test]
+    fn a_connection_that_stays_keeps_no_replica_that_has_left() {
+        let fleet = fleet([spec("a")]);
+        let mut source = Source::default();
+        let told = {
+            let replica = &fleet.replicas()[0];
+            assert!(source.tells(replica, 0.0));
+            Arc::downgrade(replica)
+        };
+        fleet.change(Vec::new());
+        fleet.tidy();
+        assert!(told.upgrade().is_none());
+        assert!(!source.hangs_up());
     }
 }

@@ -62,9 +62,10 @@ fn the_smaller_part_of_a_prompt_that_is_being_read_elsewhere_takes_no_session_fr
         let fleet = [Candidate { confirmed: 0, ..candidate(0, reading, 0) }, candidate(1, 0, 0)];
         let together = super::super::flight::choose(TURN, &fleet, &p).unwrap();
         assert_eq!(together.flight, Some(Flight::Follower));
-        weigh(together, (NAMED, Some(at(1))), (TURN, &fleet), &p, |_, _| 0).ranked[0].id.0 == 1
+        let d = weigh(together, (NAMED, Some(at(1))), (TURN, &fleet), &p, |_, _| 0);
+        (d.ranked[0].id.0 == 1, d.flight)
     };
-    assert!(stays(20) && !stays(40));
+    assert_eq!([stays(20), stays(40)], [(true, Some(Flight::Apart)), (false, Some(Flight::Follower))]);
 }
 
 #[test]

@@ -121,6 +121,26 @@ fn a_long_prompt_whose_cache_was_emptied_is_waited_for_and_one_that_is_read_is_n
 }
 
 #[test]
+fn an_answer_that_shows_nothing_is_being_generated_when_all_prompts_have_had_their_time() {
+    let (mut watch, mut backlog) = (Watch::default(), Backlog::default());
+    let mut begin = |now: f64, prefill_ms: f64, streams: bool| {
+        let ticket = backlog.begin(now, prefill_ms, streams);
+        watch.begin(ticket, now, Expected { prefill_ms, streams, ..STREAM });
+        ticket
+    };
+    let [first, stream, second] = [begin(0.0, 100.0, false), begin(10.0, 50.0, true), begin(20.0, 300.0, false)];
+    let may = |watch: &Watch, ticket| [100.0, 201.0, 449.0, 751.0].map(|now| watch.may_generate(ticket, now));
+    assert_eq!(may(&watch, first), [false, true, true, true]);
+    assert_eq!((may(&watch, stream), may(&watch, second)), ([false; 4], [false, false, false, true]));
+    // what is known to be read takes nobody's time
+    watch.first_token(stream, 150.0, 50.0);
+    assert!(watch.may_generate(second, 701.0) && !watch.may_generate(second, 699.0));
+    watch.emptied();
+    watch.end(second, 900.0);
+    assert!(!watch.may_generate(second, 1e9));
+}
+
+#[test]
 fn who_answers_is_not_frozen_and_asked_less_and_less() {
     let (watch, _) = one(STREAM);
     assert_eq!(frozen_at(&mut watch.clone(), Reply::Alive, 3_600_000.0), None);

@@ -133,7 +133,7 @@ fn who_was_cut_off_believes_nothing_of_what_it_reads_that_was_lost_since() {
     b.fleet.mark();
     pass(&mut b, 8000.0);
     assert_eq!(held(&[&b], &[11, 12, 13, 14, 110, 220]), [[12, 14]]);
-    let home = b.fleet.last_of(session.unwrap()).map(|last| (last.replica, last.worth < 1.0));
+    let home = b.fleet.last_of(session.unwrap()).map(|last| (last.replica, last.tokens <= 0.0));
     assert_eq!(home, Some((ReplicaId(1), true)), "nor is it as good a home as it was");
 }
 
