@@ -73,7 +73,7 @@ async fn half_of(args: &DemoArgs, pace: &Pace, program: &Path, policy: Policy, t
     let fleet = Fleet::start(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), REPLICAS, "sim", &args.params).await?;
     let engines: Vec<String> = fleet.engines.iter().map(|engine| engine.url()).collect();
     let router = Router::start(program, policy, &engines, &[]).await?;
-    println!("\n{title}; metrics: http://{}/metrics", router.admin);
+    println!("\n{}", headline(title, &router.admin));
     let target = Target::of(&[router.url()], Spread::Sticky)?;
     let scale = args.params.time_scale;
     let course = Course { target, model: args.params.model.clone(), time_scale: scale };
@@ -98,6 +98,11 @@ async fn half_of(args: &DemoArgs, pace: &Pace, program: &Path, policy: Policy, t
         println!("failed {n} times: {kind}");
     }
     Ok(board.report(from, to))
+}
+
+/// What runs, and where it can be watched.
+fn headline(title: &str, admin: &str) -> String {
+    format!("{title}; dashboard: http://{admin}/")
 }
 
 /// What is known in one second.
@@ -189,6 +194,11 @@ fn verdict(ours: &Report, load: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_dashboard_can_be_opened_from_the_headline() {
+        assert_eq!(headline("least-loaded routing", "[::1]:9"), "least-loaded routing; dashboard: http://[::1]:9/");
+    }
 
     #[test]
     fn verdict_names_the_gain() {

@@ -1,11 +1,13 @@
 //! The daemon's entry: arguments, configuration, run.
 
-use clap::Parser;
-use ramjet::cli::{Cli, Command};
+use ramjet::cli::{Cli, Command, in_one_line};
 use ramjet::config::{self, Loaded, Sources};
 use ramjet::server;
+use ramjet::telemetry::moment::Moment;
 use ramjet::telemetry::outlet::LogPipe;
 use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
 /// Takes less time than the system's, and gives memory back as well.
@@ -13,13 +15,24 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// `EX_USAGE` of sysexits.h: the configuration is wrong.
+/// `EX_USAGE` of sysexits.h: the configuration or the command line is wrong.
 const BAD_CONFIGURATION: u8 = 64;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::of_process() {
+        Ok(cli) => cli,
+        Err(e) if e.use_stderr() => {
+            eprintln!("ramjet: {}", in_one_line(&e));
+            return ExitCode::from(BAD_CONFIGURATION);
+        }
+        Err(page) => return print(&page.to_string()),
+    };
     match &cli.command {
-        None => configured(&cli),
+        None if cli.test => configured(&cli),
+        None => {
+            server::hold_hangups();
+            configured(&cli)
+        }
         Some(Command::Reference) => print(&config::reference()),
         Some(Command::Upgrade) => configured(&cli),
         Some(Command::Replay(replay)) => match replay.page() {
@@ -90,11 +103,25 @@ fn serve(loaded: &Loaded, cli: &Cli) -> ExitCode {
     }
 }
 
-/// To stderr, filtered by `RUST_LOG`. Access lines stand bare, so that each is one JSON document.
+/// Whether stderr is the system's journal: it tells whom it started by device and inode, and who was started by those finds the
+/// same in its environment, wherever its own stderr leads.
+fn is_journal() -> bool {
+    let is_it = || {
+        let said = std::env::var("JOURNAL_STREAM").ok()?;
+        let stderr = std::fs::File::from(std::io::stderr().as_fd().try_clone_to_owned().ok()?).metadata().ok()?;
+        Some(said == format!("{}:{}", stderr.dev(), stderr.ino()))
+    };
+    is_it().unwrap_or(false)
+}
+
+/// To stderr, filtered by `RUST_LOG`. Access lines stand bare, so that each is one JSON document. The others begin with the
+/// time, but where the system's journal notes it.
 fn start_log() {
+    let is_dated = !is_journal();
     let filter = env_logger::Env::default().default_filter_or("warn,ramjet=info,access=info");
-    let line = |out: &mut env_logger::fmt::Formatter, record: &log::Record<'_>| match record.target() {
+    let line = move |out: &mut env_logger::fmt::Formatter, record: &log::Record<'_>| match record.target() {
         "access" => writeln!(out, "{}", record.args()),
+        target if is_dated => writeln!(out, "{} {} {target}: {}", Moment::now(), record.level(), record.args()),
         target => writeln!(out, "{} {target}: {}", record.level(), record.args()),
     };
     let mut log = env_logger::Builder::from_env(filter);

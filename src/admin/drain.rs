@@ -38,6 +38,19 @@ impl Order {
         Some(Order { name: decoded(name)?, verb })
     }
 
+    /// The time that `query` gives it.
+    ///
+    /// # Errors
+    /// What may stand there. A name that nobody knows is no order: with `witin=10m` everybody would have to leave at once.
+    pub(super) fn within(&self, query: Option<&str>) -> Result<Option<Duration>, &'static str> {
+        match query.filter(|query| !query.is_empty()).map(|query| (query.strip_prefix("within="), self.verb)) {
+            None => Ok(None),
+            Some((Some(value), Verb::Drain)) => within(value).map(Some),
+            Some((None, Verb::Drain)) => Err("a drain knows one parameter: within, such as ?within=10m"),
+            Some((_, Verb::Undrain | Verb::Release)) => Err("this order knows no parameters"),
+        }
+    }
+
     /// Does it, a drain `within` some time; `None` if there is no such replica.
     ///
     /// # Errors
@@ -64,8 +77,7 @@ impl Order {
 ///
 /// # Errors
 /// What it should be.
-pub(super) fn within(value: Option<&str>) -> Result<Option<Duration>, &'static str> {
-    let Some(value) = value else { return Ok(None) };
+fn within(value: &str) -> Result<Duration, &'static str> {
     let span = || {
         let (number, unit) = value.split_at(value.find(|c: char| !c.is_ascii_digit())?);
         let seconds = match unit {
@@ -76,7 +88,7 @@ pub(super) fn within(value: Option<&str>) -> Result<Option<Duration>, &'static s
         };
         number.parse::<u64>().ok()?.checked_mul(seconds).map(Duration::from_secs)
     };
-    span().filter(|span| *span <= LONGEST).map(Some).ok_or("within is a duration (30s, 10m, 1h) of a day at most")
+    span().filter(|span| *span <= LONGEST).ok_or("within is a duration (30s, 10m, 1h) of a day at most")
 }
 
 /// A name without percent signs: those of data-parallel ranks hold a `#`.
@@ -116,11 +128,30 @@ mod tests {
 
     #[test]
     fn a_drain_may_take_its_time() {
+        let drain = Order { name: "a".to_owned(), verb: Verb::Drain };
         let seconds = |n| Ok(Some(Duration::from_secs(n)));
-        assert_eq!([within(None), within(Some("30s")), within(Some("10m"))], [Ok(None), seconds(30), seconds(600)]);
-        assert_eq!(within(Some("24h")), seconds(86_400));
+        for (query, wanted) in [
+            (None, Ok(None)),
+            (Some(""), Ok(None)),
+            (Some("within=30s"), seconds(30)),
+            (Some("within=10m"), seconds(600)),
+            (Some("within=24h"), seconds(86_400)),
+        ] {
+            assert_eq!(drain.within(query), wanted, "{query:?}");
+        }
         for wrong in ["", "10", "m", "-1s", "1.5m", "25h", "99999999999999999999h", "10 m"] {
-            assert!(within(Some(wrong)).is_err(), "{wrong}");
+            assert!(drain.within(Some(&format!("within={wrong}"))).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_parameter_drains_nobody() {
+        for verb in [Verb::Drain, Verb::Undrain, Verb::Release] {
+            let order = Order { name: "a".to_owned(), verb };
+            for query in ["witin=10m", "within", "x=1", "within=10m&x=1", "WITHIN=10m"] {
+                assert!(order.within(Some(query)).is_err(), "{verb:?} {query}");
+            }
+            assert_eq!(order.within(Some("within=10m")).is_ok(), verb == Verb::Drain, "{verb:?}");
         }
     }
 }

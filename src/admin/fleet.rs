@@ -26,9 +26,10 @@ pub(super) fn all(fleet: &Fleet, metrics: &Metrics) -> String {
 /// What is left at a replica that an order was about.
 pub(super) fn after_order(fleet: &Fleet, replica: &Replica) -> String {
     document(|o| {
+        o.text("name", replica.name());
         o.plain("replica", replica.id);
         o.text("state", replica.state().label());
-        o.plain("inflight", replica.inflight());
+        o.plain("in_flight", replica.inflight());
         o.plain("sessions", fleet.residents(replica).0);
     })
 }

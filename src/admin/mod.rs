@@ -31,7 +31,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use drain::Order;
 use events::Viewers;
-use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, WWW_AUTHENTICATE,
+};
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::server::ShutdownWatch;
@@ -140,22 +142,20 @@ impl Admin {
 
     /// What changes something.
     fn order(&self, order: &Order, request: &RequestHeader) -> Answer {
-        match self.access.load().check(request) {
-            Permit::Unauthorized => return Answer::plain(401, "the admin token is missing or wrong"),
-            Permit::Forbidden => return Answer::plain(403, "not from here: set admin.token_env or admin.token_file"),
-            Permit::Granted => {}
+        if let Some(refusal) = self.refusal(request) {
+            return refusal;
         }
         if request.method != http::Method::POST {
-            return Answer::plain(405, "only POST is allowed here");
+            return Answer::error(405, "only POST is allowed here");
         }
-        let within = match drain::within(query(request, "within")) {
+        let within = match order.within(request.uri.query()) {
             Ok(within) => within,
-            Err(wrong) => return Answer::plain(400, wrong),
+            Err(wrong) => return Answer::error(400, wrong),
         };
         let replica = match order.apply(&self.fleet, self.guard.as_ref(), within) {
             Ok(Some(replica)) => replica,
-            Ok(None) => return Answer::plain(404, "there is no such replica"),
-            Err(e) => return Answer::plain(500, &format!("this cannot be written down: {e}")),
+            Ok(None) => return Answer::error(404, "there is no such replica"),
+            Err(e) => return Answer::error(500, &format!("this cannot be written down: {e}")),
         };
         Answer::json(fleet::after_order(&self.fleet, &replica))
     }
@@ -175,7 +175,8 @@ impl Admin {
                 (None, Some(rest)) => self.api(head, rest, is_read),
                 (None, None) => match page::file(path) {
                     Some(file) if is_read => file,
-                    _ => Answer::plain(404, PLACES),
+                    Some(_) => Answer::plain(405, "only GET and HEAD are allowed here"),
+                    None => Answer::plain(404, PLACES),
                 },
             },
         }
@@ -258,6 +259,7 @@ impl Admin {
         };
         let head = session.req_header();
         let is_head = head.method == http::Method::HEAD;
+        let allowed = (answer.status == 405).then(|| allowed(head.uri.path()));
         if head.method != http::Method::GET && !is_head {
             // a body may follow, which nobody reads
             session.set_keepalive(None);
@@ -270,6 +272,9 @@ impl Admin {
             response.insert_header(name, value)?;
         }
         response.insert_header(CONTENT_SECURITY_POLICY, page::MAY)?;
+        if let Some(methods) = allowed {
+            response.insert_header(ALLOW, methods)?;
+        }
         if answer.status == 401 {
             response.insert_header(WWW_AUTHENTICATE, "Bearer realm=\"ramjet admin\"")?;
             // a browser asks for a password, which is the token
@@ -280,6 +285,16 @@ impl Admin {
             session.write_response_body(Bytes::from(answer.body), true).await?;
         }
         Ok(())
+    }
+}
+
+/// The methods that a place takes.
+fn allowed(path: &str) -> &'static str {
+    match path {
+        "/api/reload" => "POST",
+        "/api/events" => "GET",
+        path if Order::of(path).is_some() => "POST",
+        _ => "GET, HEAD",
     }
 }
 

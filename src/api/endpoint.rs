@@ -29,7 +29,7 @@ pub enum Endpoint {
     Files,
     /// `/v1/batches` and below.
     Batches,
-    /// `GET /v1/models`
+    /// `GET /v1/models`, and `HEAD`
     Models,
     /// `GET /health`: answered by ramjet.
     Health,
@@ -76,7 +76,7 @@ impl Endpoint {
             ("POST", "/v1/score" | "/score") => Endpoint::Score,
             ("POST", "/tokenize" | "/detokenize" | "/v1/messages/count_tokens") => Endpoint::Tokenize,
             ("POST", path) if path.starts_with("/v1/audio/") => Endpoint::Audio,
-            ("GET", "/v1/models") => Endpoint::Models,
+            ("GET" | "HEAD", "/v1/models") => Endpoint::Models,
             ("GET" | "HEAD", "/health") => Endpoint::Health,
             _ if stored_response(method, path).is_some() => Endpoint::StoredResponse,
             (_, path) if below(path, FILES).is_some() => Endpoint::Files,

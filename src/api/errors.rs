@@ -5,6 +5,9 @@
 
 use super::model::escaped;
 
+/// The methods that are forwarded, but for those that nobody knows.
+pub const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+
 /// Why ramjet answers in place of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -18,7 +21,7 @@ pub enum ErrorKind {
     HeadTooLarge,
     /// The request could not be read.
     BadRequest,
-    /// The method is one that asks for no answer but for a tunnel.
+    /// The method asks for a tunnel, or for the request as the engine sees it.
     MethodNotAllowed,
     /// The client has no key, or a wrong one.
     Unauthorized,
@@ -112,7 +115,7 @@ impl ErrorKind {
             ErrorKind::HeadTimeout => "The head of the request did not arrive in time.",
             ErrorKind::HeadTooLarge => "The head of the request is larger than this server accepts.",
             ErrorKind::BadRequest => "The request could not be read.",
-            ErrorKind::MethodNotAllowed => "This server makes no tunnels.",
+            ErrorKind::MethodNotAllowed => "This method is not served here.",
             ErrorKind::Unauthorized => "A key that is valid here is needed: as a bearer token or in x-api-key.",
             ErrorKind::ModelNotFound => "No replica serves the requested model.",
             ErrorKind::NoReplica => "No replica is available for this request.",

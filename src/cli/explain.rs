@@ -1,6 +1,6 @@
 //! `ramjet explain`: asks the admin listener of a running ramjet, and prints what it says.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,9 +18,6 @@ const LONGEST: u64 = 1 << 20;
 pub struct Explain {
     /// The request's id, as its answer's X-Ramjet-Request-Id and the access log tell it.
     pub id: String,
-    /// The admin listener of the ramjet that served it; 127.0.0.1:9090 unless given.
-    #[arg(long, value_name = "ADDR")]
-    pub admin: Option<String>,
     /// The environment variable that holds the admin token.
     #[arg(long, value_name = "NAME", conflicts_with = "token_file")]
     pub token_env: Option<String>,
@@ -72,7 +69,7 @@ impl Unexplained {
 }
 
 impl Explain {
-    /// The page to print; `admin` is whom to ask if the arguments do not say it.
+    /// The page to print; `admin` is whom to ask, 127.0.0.1:9090 if nobody says.
     ///
     /// # Errors
     /// [`Unexplained`].
@@ -80,14 +77,14 @@ impl Explain {
         if self.id.len() != 16 || !self.id.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(Unexplained::NoId(self.id.clone()));
         }
-        let admin = self.admin.as_deref().or(admin).unwrap_or(ADMIN);
+        let admin = admin.unwrap_or(ADMIN);
         let token = self.token()?.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         let request = format!(
             "GET /api/explain/{} HTTP/1.1\r\nhost: {admin}\r\naccept: text/plain\r\nconnection: close\r\n{token}\r\n",
             self.id
         );
-        let answer =
-            ask(admin, &request).map_err(|cause| Unexplained::Unreachable { admin: admin.to_owned(), cause })?;
+        let answer = ask(admin, &request)
+            .map_err(|cause| Unexplained::Unreachable { admin: admin.to_owned(), cause: told(cause) })?;
         let stranger = || Unexplained::Stranger(admin.to_owned());
         let (head, page) = answer.split_once("\r\n\r\n").ok_or_else(stranger)?;
         let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3));
@@ -119,8 +116,18 @@ fn harmless(page: &str) -> String {
     page.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
+/// Of a socket that has waited long enough the system says that it is not available for the moment.
+fn told(cause: std::io::Error) -> std::io::Error {
+    match cause.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            std::io::Error::new(ErrorKind::TimedOut, format!("no answer within {} s", PATIENCE.as_secs()))
+        }
+        _ => cause,
+    }
+}
+
 fn ask(admin: &str, request: &str) -> std::io::Result<String> {
-    let mut refused = std::io::Error::new(std::io::ErrorKind::NotFound, "no such address");
+    let mut refused = std::io::Error::new(ErrorKind::NotFound, "no such address");
     for address in admin.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(mut stream) => {
@@ -139,6 +146,12 @@ fn ask(admin: &str, request: &str) -> std::io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silence_is_told_as_such() {
+        assert_eq!(told(ErrorKind::WouldBlock.into()).to_string(), "no answer within 10 s");
+        assert_eq!(told(ErrorKind::ConnectionRefused.into()).kind(), ErrorKind::ConnectionRefused);
+    }
 
     #[test]
     fn no_name_moves_the_cursor_of_a_terminal() {

@@ -189,14 +189,18 @@ impl Desk {
         self.next.take().or_else(|| self.told.try_recv().ok())
     }
 
-    /// Who was not heard of for long has nothing here any more.
-    pub fn fade(&mut self, now: f64) {
+    /// The store takes its time. Meanwhile members come, and go again, and who was not heard of for long has nothing here any
+    /// more.
+    pub fn wait(&mut self, now: f64) {
+        self.renew();
+        self.fleet.mark();
         self.peers.fade(now);
     }
 
     /// Time goes on, whether or not the store answers.
     pub fn pass(&mut self, is_connected: bool, (now, unix): (f64, u64)) {
         if !is_connected {
+            self.peers.take_in();
             self.renew();
             let gone = self.names.gone(&self.fleet);
             // what comes later is worth more than what would fill the channel
@@ -209,7 +213,7 @@ impl Desk {
             self.listen_to_operators(unix);
         }
         self.fleet.mark();
-        self.fade(now);
+        self.peers.fade(now);
         let lag_s = self.fleet.sharing().group().map_or(0.0, |group| group.lag_s);
         let lag_s = self.counts.lags_ms.last().map_or(lag_s, |ms| ms / 1000.0);
         let peers = self.peers.present(now, &self.before);
@@ -283,6 +287,9 @@ impl Desk {
             self.entry_bytes += 0.01 * (index(frame.len()) - self.entry_bytes);
             let heard = self.hear(&mut frame, (now, unix));
             self.note(heard);
+        }
+        if is_whole {
+            self.peers.take_in();
         }
         self.see(incoming.live, now, unix);
         self.learn(incoming.lore);

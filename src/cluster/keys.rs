@@ -18,7 +18,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// The version of what is in a frame.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// The same of what operators have said, which routers of all versions are to hear.
 const ORDERS: u8 = 2;
 /// Bytes of a key of frames.

@@ -195,10 +195,7 @@ impl Cluster {
         loop {
             match tokio::time::timeout(EVERY, &mut answer).await {
                 Ok(answer) => return answer,
-                Err(_) => {
-                    desk.fade(self.now());
-                    self.fleet.mark();
-                }
+                Err(_) => desk.wait(self.now()),
             }
         }
     }

@@ -5,6 +5,9 @@
 //! ago, so that nobody who can write into the store can repeat what was there once. What can be repeated is what a router that
 //! starts reads of the past anyway: claims, which cost hit rate; speeds; and the last words of operators. **Invariant:** who is
 //! not heard of for [`GONE_MS`] has nothing here: no load and no open claim.
+//!
+//! Of what is read at a time, that caches were emptied is taken in first: a router that was cut off from the store for a while
+//! has many claims to read, and what they were emptied of stands behind them.
 
 use super::keys::Rejected;
 use super::names::Names;
@@ -12,6 +15,7 @@ use super::wire::{Batch, Live, Name};
 use crate::fleet::Fleet;
 use crate::fleet::elsewhere::{Running, RunningElsewhere};
 use crate::fleet::heard::Heard;
+use crate::fleet::sharing::Learned;
 use crate::policy::health::FenceReason;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +24,8 @@ use std::sync::Arc;
 pub const GONE_MS: f64 = 3000.0;
 /// What was said longer ago, or is to be said in so long a time, in milliseconds, is not so at the moment: clocks agree to that.
 const OLD_MS: u64 = 60_000;
+/// Bytes of what is read before it is taken in.
+const MOST_READ: usize = 16 << 20;
 /// Routers that are listened to at a time.
 pub const MOST: usize = 64;
 
@@ -28,6 +34,18 @@ pub const MOST: usize = 64;
 pub struct Peers {
     fleet: Arc<Fleet>,
     all: BTreeMap<u64, Peer>,
+    /// What was read and is not taken in yet, and about how many bytes of it.
+    read: Vec<Read>,
+    bytes: usize,
+}
+
+/// What one router has told in one batch.
+#[derive(Debug)]
+struct Read {
+    writer: u64,
+    /// Whether something is missing before it.
+    has_gap: bool,
+    learned: Vec<Learned>,
 }
 
 #[derive(Debug)]
@@ -46,7 +64,7 @@ struct Peer {
 impl Peers {
     /// Nobody so far.
     pub fn new(fleet: Arc<Fleet>) -> Self {
-        Peers { fleet, all: BTreeMap::new() }
+        Peers { fleet, all: BTreeMap::new(), read: Vec::new(), bytes: 0 }
     }
 
     /// Who has told something, or was there, lately.
@@ -80,7 +98,8 @@ impl Peers {
     }
 
     /// A router has told something; how much of it concerned this one. Whether it `is_old`, told before this router was here:
-    /// then all is as it was told, one after the other. Later than that this router knows of when what it has learned is.
+    /// then all is as it was told, one after the other. Later than that this router knows of when what it has learned is, and
+    /// takes it in with [`Self::take_in`], or as soon as much of it waits for that.
     /// Times are told on a clock that shows so much more (`ahead`) than the fleet's.
     ///
     /// # Errors
@@ -100,18 +119,35 @@ impl Peers {
         };
         let learned = batch.read(|name| names.id(name)).ok_or(Rejected::Malformed)?;
         (peer.batch, peer.told) = (Some(batch.number), now);
-        if has_gap {
-            peer.heard.settle();
-        }
         let count = learned.len();
-        for learned in learned {
-            if is_old {
-                peer.heard.take_in_past(learned);
-            } else {
-                peer.heard.take_in(learned.shifted(-ahead));
+        if is_old {
+            if has_gap {
+                peer.heard.settle();
             }
+            learned.into_iter().for_each(|learned| peer.heard.take_in_past(learned));
+            return Ok(count);
+        }
+        let shifted = learned.into_iter().map(|learned| learned.shifted(-ahead));
+        let (emptied, learned) = shifted.partition(|learned| matches!(learned, Learned::Forgot(..)));
+        Vec::into_iter(emptied).for_each(|emptied| peer.heard.take_in(emptied));
+        self.read.push(Read { writer, has_gap, learned });
+        self.bytes += batch.bytes();
+        if self.bytes > MOST_READ {
+            self.take_in();
         }
         Ok(count)
+    }
+
+    /// Takes in what was read, in that order.
+    pub fn take_in(&mut self) {
+        self.bytes = 0;
+        for Read { writer, has_gap, learned } in self.read.drain(..) {
+            let Some(peer) = self.all.get_mut(&writer) else { continue };
+            if has_gap {
+                peer.heard.settle();
+            }
+            learned.into_iter().for_each(|learned| peer.heard.take_in(learned));
+        }
     }
 
     /// A router is there, and has this. What it keeps requests away from is asked about here. `unix` is the time in

@@ -121,6 +121,11 @@ impl Batch {
         None::<(f64, f64)>.pack(&mut self.words);
     }
 
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.words.len()
+    }
+
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
@@ -157,9 +162,9 @@ impl Speeds {
 fn write(learned: &Learned, name: &impl Fn(ReplicaId) -> Option<Name>, out: &mut Vec<u8>) -> Option<()> {
     match learned {
         Learned::Claimed(claimed) => {
-            let Claimed { number, replica, chain, size } = &**claimed;
+            let Claimed { number, at, replica, chain, size } = &**claimed;
             (0u8, *number, name(*replica)?).pack(out);
-            (size.prompt, size.block).pack(out);
+            (*at, size.prompt, size.block).pack(out);
             for place in [size.ends.previous, size.ends.own] {
                 place.map(|place| (place.print, place.blocks)).pack(out);
             }
@@ -177,9 +182,9 @@ fn write(learned: &Learned, name: &impl Fn(ReplicaId) -> Option<Name>, out: &mut
             (served.prompt, served.cached, served.output).pack(out);
         }
         Learned::Left(number) => (4u8, *number).pack(out),
-        Learned::Home(key, replica, tokens) => {
+        Learned::Home(key, replica, tokens, since) => {
             (5u8, *key, name(*replica)?).pack(out);
-            tokens.pack(out);
+            (*tokens, *since).pack(out);
         }
         Learned::Pinned(key, replica) => (6u8, *key, name(*replica)?).pack(out),
         Learned::Forgot(replica, emptied) => {
@@ -196,12 +201,12 @@ fn read(from: &mut &[u8], replica: &impl Fn(Name) -> Option<ReplicaId>) -> Optio
     Some(match tag {
         0 => {
             let name = Name::unpack(from)?;
-            let (prompt, block) = (amount(from)?, amount(from)?);
+            let (at, prompt, block) = (time(from)?, amount(from)?, amount(from)?);
             let (previous, own) = (place(from)?, place(from)?);
             let chain = chain(from)?;
             let size = Size { prompt, block, ends: Ends { previous, own } };
             let fits = block > 0.0 && !chain.is_empty();
-            let claimed = |replica| Claimed { number, replica, chain: chain.into(), size };
+            let claimed = |replica| Claimed { number, at, replica, chain: chain.into(), size };
             fits.then(|| replica(name).map(|replica| Learned::Claimed(Box::new(claimed(replica)))))?
         }
         1 => Some(Learned::Held(number)),
@@ -212,13 +217,12 @@ fn read(from: &mut &[u8], replica: &impl Fn(Name) -> Option<ReplicaId>) -> Optio
         }
         4 => Some(Learned::Left(number)),
         5 => {
-            let (name, tokens) = (Name::unpack(from)?, amount(from)?);
-            replica(name).map(|replica| Learned::Home(number, replica, tokens))
+            let (name, tokens, since) = (Name::unpack(from)?, amount(from)?, time(from)?);
+            replica(name).map(|replica| Learned::Home(number, replica, tokens, since))
         }
         6 => replica(Name::unpack(from)?).map(|replica| Learned::Pinned(number, replica)),
         7 => {
             let emptied = Option::<(f64, f64)>::unpack(from)?.map(|(since, at)| Emptied { since, at });
-            let can_be = |time: f64| time.abs() < 10.0 * MOST;
             emptied.is_none_or(|emptied| can_be(emptied.since) && can_be(emptied.at)).then_some(())?;
             replica(number).map(|replica| Learned::Forgot(replica, emptied))
         }
@@ -228,6 +232,14 @@ fn read(from: &mut &[u8], replica: &impl Fn(Name) -> Option<ReplicaId>) -> Optio
 
 fn amount(from: &mut &[u8]) -> Option<f64> {
     f64::unpack(from).filter(|n| (0.0..MOST).contains(n))
+}
+
+fn time(from: &mut &[u8]) -> Option<f64> {
+    f64::unpack(from).filter(|time| can_be(*time))
+}
+
+fn can_be(time: f64) -> bool {
+    time.abs() < 10.0 * MOST
 }
 
 fn place(from: &mut &[u8]) -> Option<Option<Place>> {
@@ -257,11 +269,16 @@ mod tests {
     fn anything() -> impl Strategy<Value = Learned> {
         let n = || 0.0f64..1e9;
         let ids = || (0u16..4).prop_map(ReplicaId);
-        let claimed =
-            (any::<u64>(), ids(), prop::collection::vec(any::<u64>(), 1..40), (n(), 1.0f64..1e6), (places(), places()));
-        let claimed = claimed.prop_map(|(number, replica, chain, (prompt, block), (previous, own))| {
+        let claimed = (
+            any::<u64>(),
+            ids(),
+            prop::collection::vec(any::<u64>(), 1..40),
+            (n(), n(), 1.0f64..1e6),
+            (places(), places()),
+        );
+        let claimed = claimed.prop_map(|(number, replica, chain, (at, prompt, block), (previous, own))| {
             let size = Size { prompt, block, ends: Ends { previous, own } };
-            Learned::Claimed(Box::new(Claimed { number, replica, chain: chain.into(), size }))
+            Learned::Claimed(Box::new(Claimed { number, at, replica, chain: chain.into(), size }))
         });
         prop_oneof![
             claimed,
@@ -272,7 +289,7 @@ mod tests {
                 Served { prompt, cached, output }
             )),
             any::<u64>().prop_map(Learned::Left),
-            (any::<u64>(), ids(), n()).prop_map(|(key, at, tokens)| Learned::Home(key, at, tokens)),
+            (any::<u64>(), ids(), n(), n()).prop_map(|(key, at, tokens, since)| Learned::Home(key, at, tokens, since)),
             (any::<u64>(), ids()).prop_map(|(key, at)| Learned::Pinned(key, at)),
             (ids(), prop::option::of((n(), n())))
                 .prop_map(|(id, emptied)| Learned::Forgot(id, emptied.map(|(since, at)| Emptied { since, at }))),
@@ -297,7 +314,7 @@ mod tests {
             // a replica that is none there is passed over, and nothing else is
             let known = |learned: &Learned| match learned {
                 Learned::Claimed(claimed) => claimed.replica != ReplicaId(2),
-                Learned::Home(_, at, _) | Learned::Pinned(_, at) | Learned::Forgot(at, _) => *at != ReplicaId(2),
+                Learned::Home(_, at, ..) | Learned::Pinned(_, at) | Learned::Forgot(at, _) => *at != ReplicaId(2),
                 _ => true,
             };
             let left: Vec<_> = all.iter().filter(|learned| known(learned)).cloned().collect();
@@ -331,8 +348,11 @@ mod tests {
             let mut batch = Batch::default();
             batch.push(&Learned::Forgot(ReplicaId(1), Some(Emptied { since: n, at: 1.0 })), name);
             assert_eq!(batch.read(replica), None, "{n}");
+            let mut batch = Batch::default();
+            batch.push(&Learned::Home(8, ReplicaId(1), 9.0, n), name);
+            assert_eq!(batch.read(replica), None, "{n}");
         }
-        let words = [&[0u8][..], &[0; 48], &u32::MAX.to_le_bytes()].concat();
+        let words = [&[0u8][..], &[0; 42], &u32::MAX.to_le_bytes()].concat();
         assert_eq!(Batch { number: 0, words }.read(replica), None);
     }
 
@@ -350,11 +370,17 @@ mod tests {
         let claim = |blocks: u64| {
             let size = Size { prompt: 9.0, block: 9.0, ends: Ends::default() };
             let chain = (0..blocks).collect();
-            Learned::Claimed(Box::new(Claimed { number: 1, replica: ReplicaId(0), chain, size }))
+            Learned::Claimed(Box::new(Claimed { number: 1, at: 5.0, replica: ReplicaId(0), chain, size }))
         };
         let mut batch = Batch::default();
-        while batch.push(&claim(200), name) {}
-        batch.push(&claim(1 << 20), name);
+        let room = |batch: &Batch| FULL.saturating_sub(batch.bytes());
+        while room(&batch) > bytes(&vec![0u64; 220]).len() {
+            assert!(batch.push(&claim(200), name));
+        }
+        while room(&batch) > 9 {
+            assert!(batch.push(&Learned::Held(1), name));
+        }
+        assert!(!batch.push(&claim(1 << 20), name));
         assert!((FULL..=MOST_BYTES).contains(&bytes(&batch).len()));
         let read = batch.read(replica).unwrap();
         let Some(Learned::Claimed(last)) = read.last() else { panic!("the last is a claim") };
@@ -367,14 +393,14 @@ mod tests {
         let place = Some(Place { print: 7, blocks: 2 });
         let size = Size { prompt: 9.0, block: 4.0, ends: Ends { previous: None, own: place } };
         let served = Served { prompt: 9.0, cached: 4.0, output: 1.0 };
-        let claimed = Claimed { number: 1, replica: ReplicaId(0), chain: [5, 6].into(), size };
+        let claimed = Claimed { number: 1, at: 5.0, replica: ReplicaId(0), chain: [5, 6].into(), size };
         let all = [
             Learned::Claimed(Box::new(claimed)),
             Learned::Held(1),
             Learned::Answered(1, 9.0, 1.0),
             Learned::Served(1, served),
             Learned::Left(1),
-            Learned::Home(8, ReplicaId(1), 9.0),
+            Learned::Home(8, ReplicaId(1), 9.0, 5.0),
             Learned::Pinned(8, ReplicaId(1)),
             Learned::Forgot(ReplicaId(1), None),
             Learned::Forgot(ReplicaId(1), Some(Emptied { since: 5.0, at: 6.0 })),
@@ -386,7 +412,7 @@ mod tests {
         out.extend(bytes(&Order { replica: 1, at: 2, drained: true, leaves_by: 3 }));
         assert_eq!(
             (super::super::keys::VERSION, out.len(), xxh3_64(&out)),
-            (3, 327, 12_980_400_720_408_983_165),
+            (4, 343, 15_833_632_384_714_413_431),
             "if the layout has changed, so must the version"
         );
     }

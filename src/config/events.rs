@@ -22,8 +22,9 @@ settings! {
         port: Option<u32> = None, OrNull(count(PORTS));
         /// The port there where it repeats what was missed (replay_endpoint). Null: then what it told is dropped at a gap.
         replay_port: Option<u32> = None, OrNull(count(PORTS));
-        /// Where engines connect whose endpoint names a host ("endpoint": "tcp://ramjet:5557"). They are told apart by
-        /// their topics: see kv_events.topic of a replica.
+        /// Where engines connect whose endpoint names a host ("endpoint": "tcp://ramjet:5557"), or a forwarder of many. They
+        /// are told apart by their topics: see kv_events.topic of a replica. The ranks of one engine have one topic and number
+        /// what they say each for itself, so they cannot come over one connection of a forwarder.
         bind: Option<SocketAddr> = None, OrNull(TcpAddr);
     }
 
@@ -33,8 +34,8 @@ settings! {
         port: Option<u32> = None, OrNull(count(PORTS));
         /// Instead of fleet.kv_events.replay_port, if not null.
         replay_port: Option<u32> = None, OrNull(count(PORTS));
-        /// The topic of its engine, if it connects to fleet.kv_events.bind. Of two engines with the same one neither is
-        /// believed.
+        /// The topic of its engine, if it connects to fleet.kv_events.bind, or if others publish on its port, too, as a
+        /// forwarder does. Of two engines with the same one neither is believed.
         topic: Option<String> = None, OrNull(LINE);
     }
 }

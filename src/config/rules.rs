@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::mem;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use nix::unistd::{Group, User};
@@ -12,11 +13,11 @@ use super::kind::Scalar;
 use super::problem::{Origin, Problem, quoted};
 use super::reader::Reader;
 use super::replicas::WrittenReplica;
-use super::table::{AdminAccess, Config, Server};
+use super::table::{AdminAccess, Config, Listen, Server};
 use super::tls;
 use super::units::Quantity;
 use super::url::{ReplicaUrl, Url};
-use super::values::{Common, Lane, Replica, Secret};
+use super::values::{Common, Lane, ListenAddr, Replica, Secret};
 
 /// The most data-parallel ranks of one engine.
 pub(super) const MOST_RANKS: u32 = 1024;
@@ -44,11 +45,47 @@ pub(super) fn settle(config: &mut Config, every: &EveryReplica, env: &[(String, 
     let common = Common::of(&config.fleet);
     config.fleet.replicas = fleet(every, env, &common, may_be_empty, reader);
     settle_owner(&mut config.server, reader);
+    settle_addresses(&config.listen, reader);
     let routing = &config.routing;
     if routing.max_prefix_bytes < routing.block_bytes {
         let allowed = format!("at least routing.block_bytes, which is {}", routing.block_bytes.write());
         reader.report_setting("routing.max_prefix_bytes", routing.max_prefix_bytes.write(), allowed);
     }
+}
+
+/// Each listener has an address that it can have beside the others.
+fn settle_addresses(listen: &Listen, reader: &mut Reader) {
+    for (n, address) in listen.api.iter().enumerate() {
+        if let Some(other) = listen.api[..n].iter().find(|other| collide(other, address)) {
+            let found = format!("{} beside {}", quoted(&address.to_string()), quoted(&other.to_string()));
+            reader.report_setting(&format!("listen.api[{n}]"), found, "an address and port that is free of the others");
+        }
+    }
+    let admin = ListenAddr::Tcp(listen.admin);
+    let is_in_the_way = |other: &&ListenAddr| collide(other, &admin) || mean_both(other, listen.admin);
+    if let Some(other) = listen.api.iter().find(is_in_the_way) {
+        let found = format!("{} beside {} in listen.api", quoted(&admin.to_string()), quoted(&other.to_string()));
+        reader.report_setting("listen.admin", found, "a port of its own");
+    }
+}
+
+/// Whether nobody can listen at both. Port 0 is any that is free.
+fn collide(one: &ListenAddr, other: &ListenAddr) -> bool {
+    match (one, other) {
+        (ListenAddr::Tcp(one), ListenAddr::Tcp(other)) => {
+            let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+            let is_one_family = one.is_ipv4() == other.is_ipv4();
+            one.port() == other.port() && one.port() != 0 && is_one_family && (is_any || one.ip() == other.ip())
+        }
+        (ListenAddr::Unix(one), ListenAddr::Unix(other)) => one == other,
+        _ => false,
+    }
+}
+
+/// Whether they have one port, and one of them is all of IPv6, which means all of IPv4, too, while nobody has any of that.
+fn mean_both(one: &ListenAddr, other: SocketAddr) -> bool {
+    let is_all = |address: SocketAddr| address.is_ipv6() && address.ip().is_unspecified() && address.port() != 0;
+    one.tcp().is_some_and(|one| one.port() == other.port() && (is_all(one) || is_all(other)))
 }
 
 /// Whom a daemon becomes: both are there, and the group is the user's own where none is named, as it would keep root's.

@@ -380,7 +380,7 @@ settings! {
 
     /// What is written to the log.
     pub struct Log {
-        /// One line for each request.
+        /// One line of JSON for each request but those for `/health`.
         access: AccessLog = AccessLog::Json, choice();
         /// The file that gets a line for each step of a choice, to make them again with `ramjet replay`; null: none. No text.
         journal: Option<PathBuf> = None, OrNull(FilePath);

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::types::{Basis, FlightMode, PolicyKind, ProbeMode};
 
+mod addresses;
 mod environment;
 mod roles;
 

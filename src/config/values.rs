@@ -18,6 +18,16 @@ pub enum ListenAddr {
     Unix(PathBuf),
 }
 
+impl ListenAddr {
+    /// The address and port, if it has any.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            ListenAddr::Tcp(address) => Some(*address),
+            ListenAddr::Unix(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

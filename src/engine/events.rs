@@ -2,26 +2,26 @@
 //! `prefix::stored`'s business.
 //!
 //! Each engine publishes on its own host, and ramjet connects; or engines connect to ramjet, and say by a topic which
-//! replica they are. Batches are numbered. What is missing is asked for where the engine replays; else everything that it
-//! said is dropped, and so it is at a batch that cannot be read, one that contradicts what was said before, when the
-//! connection ends, and while several connections tell of one replica. Then it is learned anew, from the next prompts on.
+//! replica they are. A forwarder may stand between many of them and ramjet, either way. Batches are numbered. What is
+//! missing is asked for where the engine replays; else everything that it said is dropped, and so it is at a batch that
+//! cannot be read, one that contradicts what was said before, when the connection ends, and while several connections
+//! tell of one replica. Then it is learned anew, from the next prompts on.
 
 pub mod batch;
+mod publisher;
 mod sequence;
 mod zmtp;
 
 use super::tend::tend;
 use crate::fleet::Fleet;
 use crate::fleet::replica::Replica;
-use crate::fleet::stored::{Heard, Loss};
 use async_trait::async_trait;
-use batch::{Batch, Event};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use pingora_core::protocols::TcpKeepalive;
 use pingora_core::protocols::l4::ext::set_tcp_keepalive;
 use pingora_core::server::ShutdownWatch;
 use pingora_core::services::background::BackgroundService;
-use sequence::{Sequence, Step};
+use publisher::Publisher;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -132,7 +132,10 @@ async fn follow(fleet: &Fleet, replica: Arc<Replica>) {
     loop {
         let mut publisher = Publisher::default();
         if let Some(address) = replica.address() {
-            let of = |_: &[u8], ranks| is_meant(&replica, None, ranks).then(|| replica.clone());
+            // where others publish by the same port, its topic says which of them it is
+            let has_topic = replica.spec.role.events.as_ref().is_some_and(|events| events.topic.is_some());
+            let of =
+                |topic: &[u8], ranks| is_meant(&replica, has_topic.then_some(topic), ranks).then(|| replica.clone());
             let listening = async {
                 let mut stream = connect(&replica, address, false).await?;
                 publisher.listen(fleet, &mut stream, of).await
@@ -187,156 +190,4 @@ async fn opened(stream: &mut TcpStream) -> io::Result<()> {
     };
     set_tcp_keepalive(stream, &probes).map_err(|_| io::ErrorKind::Unsupported)?;
     timeout(OPENING, zmtp::open(stream, Role::Sub)).await.map_err(|_| io::ErrorKind::TimedOut)?
-}
-
-/// An engine, as far as it was listened to.
-#[derive(Default)]
-struct Publisher {
-    /// Its connection.
-    teller: Arc<()>,
-    sequence: Sequence,
-    /// The first rank that it named.
-    rank: Option<u32>,
-    /// Whom it told something of.
-    told: Option<Arc<Replica>>,
-}
-
-impl Publisher {
-    /// Takes in what comes, each batch for the replica that `of` finds for its topic and rank.
-    async fn listen(
-        &mut self,
-        fleet: &Fleet,
-        stream: &mut TcpStream,
-        of: impl Fn(&[u8], Ranks) -> Option<Arc<Replica>>,
-    ) -> io::Result<()> {
-        loop {
-            let parts = zmtp::next(stream).await?;
-            let [topic, number, payload] = parts.as_slice() else { continue };
-            let Ok(number) = <[u8; 8]>::try_from(number.as_slice()).map(u64::from_be_bytes) else { continue };
-            let step = self.sequence.step(number);
-            let batch = batch::read(payload);
-            let Some(replica) = self.meant(topic, &batch, &of) else {
-                self.pass_over(step, of(topic, None));
-                continue;
-            };
-            if !self.tells(&replica) {
-                replica.was_told(Heard::Other, 1);
-                continue;
-            }
-            match step {
-                Step::Follows => {}
-                Step::Anew => replica.tells_no_longer(&self.teller, Loss::Anew),
-                Step::Missing(from) => catch_up((&replica, &self.teller), from, number).await,
-            }
-            // what is repeated is of long ago; and meanwhile another connection may have begun to tell
-            let is_cleared = batch.as_ref().is_ok_and(|batch| batch.events.contains(&Event::Cleared));
-            if is_cleared && replica.believes(&self.teller) {
-                fleet.emptied(replica.id);
-            }
-            take((&replica, &self.teller), batch);
-        }
-    }
-
-    /// A batch is about nobody here: what its number says holds all the same for whom the connection has told something.
-    fn pass_over(&self, step: Step, topical: Option<Arc<Replica>>) {
-        if let Some(replica) = topical {
-            replica.was_told(Heard::Other, 1);
-        }
-        let Some(told) = &self.told else { return };
-        match step {
-            Step::Follows => {}
-            Step::Anew => told.tells_no_longer(&self.teller, Loss::Anew),
-            Step::Missing(_) => told.tells_no_longer(&self.teller, Loss::Gap),
-        }
-    }
-
-    /// Whom a batch is about; one that cannot be read is about whom the last one was.
-    fn meant(
-        &mut self,
-        topic: &[u8],
-        batch: &Result<Batch, batch::Malformed>,
-        of: &impl Fn(&[u8], Ranks) -> Option<Arc<Replica>>,
-    ) -> Option<Arc<Replica>> {
-        let Ok(batch) = batch else { return self.told.clone().or_else(|| of(topic, None)) };
-        of(topic, batch.rank.map(|rank| (rank, *self.rank.get_or_insert(rank))))
-    }
-
-    /// It tells of this replica from now on; whether it is believed.
-    fn tells(&mut self, replica: &Arc<Replica>) -> bool {
-        let before = self.told.replace(replica.clone());
-        if let Some(before) = before.filter(|before| !Arc::ptr_eq(before, replica)) {
-            before.hangs_up(&self.teller);
-        }
-        replica.is_told_by(&self.teller)
-    }
-
-    /// What it told is not to be relied on any more; whether it told anything.
-    fn has_ended(mut self) -> bool {
-        self.hang_up()
-    }
-
-    fn hang_up(&mut self) -> bool {
-        self.told.take().inspect(|replica| replica.hangs_up(&self.teller)).is_some()
-    }
-}
-
-impl Drop for Publisher {
-    /// Also where nobody listens to it any more, as after a reload.
-    fn drop(&mut self) {
-        self.hang_up();
-    }
-}
-
-/// Asks for the batches from number `from` on up to `to`; without one of them, nothing is known.
-async fn catch_up((replica, teller): (&Replica, &Arc<()>), from: u64, to: u64) {
-    let mut next = from;
-    let missing = async {
-        let address = replica.address().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let mut stream = connect(replica, address, true).await?;
-        tokio::io::AsyncWriteExt::write_all(&mut stream, &zmtp::question(&from.to_be_bytes())).await?;
-        while next < to {
-            let parts = zmtp::next(&mut stream).await?;
-            let [.., number, payload] = parts.as_slice() else { return Err(io::ErrorKind::InvalidData.into()) };
-            let number = <[u8; 8]>::try_from(number.as_slice()).map(u64::from_be_bytes);
-            match number {
-                // the beginning may be too long ago: what follows an unknown block is not known, and no guess
-                Ok(number) if number == next || from == 0 && next == 0 && number < to => next = number + 1,
-                _ => return Err(io::ErrorKind::InvalidData.into()),
-            }
-            take((replica, teller), batch::read(payload));
-        }
-        Ok::<_, io::Error>(())
-    };
-    let caught_up = timeout(REPLAYING, missing).await.is_ok_and(|result| result.is_ok());
-    // who joins in the middle, and is repeated nothing, has missed nothing that was known
-    if !caught_up && (from > 0 || next > 0) {
-        replica.tells_no_longer(teller, Loss::Gap);
-    }
-}
-
-/// Takes in a batch by this connection, or that it was none.
-fn take((replica, teller): (&Replica, &Arc<()>), batch: Result<Batch, batch::Malformed>) {
-    let Ok(batch) = batch else { return replica.tells_no_longer(teller, Loss::Unreadable) };
-    let told = replica.tell(teller, |stored| {
-        batch.events.iter().try_for_each(|event| {
-            match event {
-                Event::Stored { blocks, after, tokens } => stored.store(blocks, *after, *tokens)?,
-                Event::Removed(blocks) => stored.remove(blocks),
-                Event::Cleared => stored.clear(),
-                Event::Other => {}
-            }
-            Ok(())
-        })
-    });
-    for event in &batch.events {
-        match event {
-            Event::Stored { blocks, .. } => replica.was_told(Heard::Stored, blocks.len()),
-            Event::Removed(blocks) => replica.was_told(Heard::Removed, blocks.len()),
-            Event::Cleared => replica.was_told(Heard::Cleared, 1),
-            Event::Other => replica.was_told(Heard::Other, 1),
-        }
-    }
-    if told.is_err() {
-        replica.tells_no_longer(teller, Loss::Contradiction);
-    }
 }

@@ -1,9 +1,11 @@
 //! Asks engines for their models when a client asks for one that nobody is known to serve: adapters are loaded while an
 //! engine runs, and clients ask for them before the next probe. Likewise when an engine does not know a model that it was
-//! sent for: it may be the engine of others.
+//! sent for: it may be the engine of others. And when a client asks which models there are before all engines have said:
+//! a list without some of them, or one that a single engine gave, would be wrong.
 
 use super::probe::{Prober, ReadinessSpec};
-use crate::fleet::Fleet;
+use crate::fleet::replica::Replica;
+use crate::fleet::{Fleet, FleetHealth};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,13 +22,16 @@ pub struct ModelSearch {
     probe: Prober,
     /// When the last one ended. Held while one runs, so that others wait for its outcome.
     last: Mutex<Option<Instant>>,
+    /// The same for looks at those who have not told yet.
+    last_of_silent: Mutex<Option<Instant>>,
 }
 
 impl ModelSearch {
     /// A search through `fleet` that asks as the readiness probe does.
     pub fn new(fleet: Arc<Fleet>, spec: ReadinessSpec) -> Self {
         let spec = ReadinessSpec { timeout: spec.timeout.min(PATIENCE), ..spec };
-        ModelSearch { probe: Prober::new(fleet.clone(), spec), fleet, last: Mutex::new(None) }
+        let (last, last_of_silent) = Default::default();
+        ModelSearch { probe: Prober::new(fleet.clone(), spec), fleet, last, last_of_silent }
     }
 
     /// Begins to do so beside a request, unless it was done a moment ago or is under way.
@@ -40,13 +45,27 @@ impl ModelSearch {
 
     /// Asks every healthy replica, unless that was done a moment ago.
     pub async fn run(&self) {
-        let mut last = self.last.lock().await;
+        let healthy = |replica: &Replica| replica.is_healthy();
+        self.ask(&self.last, healthy).await;
+    }
+
+    /// Asks those who have not told yet what they serve, of all if none is healthy, unless that was done a moment ago.
+    pub async fn hear_silent(&self) {
+        let is_any_healthy = self.fleet.health() != FleetHealth::Unhealthy;
+        let is_silent = |r: &Replica| r.catalogue().is_none() && (r.is_healthy() || !is_any_healthy);
+        if self.fleet.members().iter().any(|replica| is_silent(replica)) {
+            self.ask(&self.last_of_silent, is_silent).await;
+        }
+    }
+
+    async fn ask(&self, last: &Mutex<Option<Instant>>, is_asked: impl Fn(&Replica) -> bool) {
+        let mut last = last.lock().await;
         if last.is_some_and(|at| at.elapsed() < PAUSE) {
             return;
         }
         let replicas = self.fleet.members();
-        let healthy = replicas.iter().filter(|replica| replica.is_healthy());
-        join_all(healthy.map(|replica| self.probe.look_for_models(replica))).await;
+        let asked = replicas.iter().filter(|replica| is_asked(replica));
+        join_all(asked.map(|replica| self.probe.look_for_models(replica))).await;
         *last = Some(Instant::now());
     }
 }

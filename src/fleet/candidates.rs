@@ -312,7 +312,7 @@ mod tests {
         ClaimGuard::new(&fleet, &chain[..10].into(), size, ReplicaId(0)).confirm();
         let blocks: Vec<u64> = (0..320).collect();
         let teller = Arc::new(());
-        assert!(replica.is_told_by(&teller));
+        assert!(replica.is_told_by(&teller, 0.0));
         replica.tell(&teller, |stored| stored.store(&blocks, None, 16)).unwrap();
         let served = Served { prompt: 5120.0, cached: 0.0, output: 1.0 };
         replica.relate((None, previous), (served, true), 0);

@@ -53,7 +53,8 @@ impl ClaimGuard {
         let mut guard = Self::heard(fleet, chain, size, replica);
         guard.is_heard = false;
         guard.batches = fleet.replica(replica).map_or(0, |replica| replica.batches());
-        let claimed = |number| Claimed { number, replica, chain: chain.clone(), size };
+        let at = || fleet.clock.now();
+        let claimed = |number| Claimed { number, at: at(), replica, chain: chain.clone(), size };
         guard.share(|number| Learned::Claimed(Box::new(claimed(number))));
         guard
     }
@@ -132,7 +133,8 @@ impl ClaimGuard {
                 hints.saw(before.is_some(), self.fleet.clock.now());
             }
             let (at, tokens) = (self.replica, self.size.prompt);
-            self.fleet.sharing.tell(|| Learned::Home(hints.hashed(session.key), at, tokens));
+            let home = || Learned::Home(hints.hashed(session.key), at, tokens, self.fleet.clock.now());
+            self.fleet.sharing.tell(home);
             let before = before.filter(|last| last.replica == self.replica);
             self.returned = before.map(|last| (session, f64::from(last.tokens)));
         }

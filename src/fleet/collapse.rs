@@ -32,11 +32,11 @@ mod tests {
         let there = &fleet.replicas()[0].inflight;
         there.store(3, Relaxed);
         for left in [2, 1, 0] {
-            assert_eq!(fleet.hints.home(1).map(|home| home.worth), Some(1.0), "{left}");
+            assert_eq!(fleet.hints.home(1).map(|home| home.lost), Some(false), "{left}");
             fleet.cut_off(ReplicaId(0), true, -1.0);
             there.store(left, Relaxed);
         }
-        let worth = |key| fleet.hints.home(key).map(|home| home.worth);
-        assert_eq!((worth(1), worth(2)), (Some(f64::from(0.6f32)), Some(1.0)));
+        let lost = |key| fleet.hints.home(key).map(|home| home.lost);
+        assert_eq!((lost(1), lost(2)), (Some(true), Some(false)));
     }
 }

@@ -4,6 +4,10 @@
 //! late the word comes: claims are numbered as they are made, so it is enough to know how far they had got at that time (by the
 //! clocks of two machines: what was learned while they differ is void, or is not, by mistake). And who has noticed the same by
 //! itself, or was told by somebody else, is not told again.
+//!
+//! Another router's claim is numbered here when it is heard, and says when it was made. One that is heard when the word has
+//! come is void by that. One that is heard just before the word, on its way at the time that the word is about, is reckoned
+//! to have been made by then, and with it what was claimed here until it came; see also `cluster::peers`.
 
 use super::Fleet;
 use super::replica::Replica;
@@ -26,6 +30,8 @@ pub struct Emptied {
 pub(super) struct Past {
     emptied: HashMap<ReplicaId, f64>,
     marks: VecDeque<(f64, u64)>,
+    /// When others made their last claims, and how far claims here had got when those were heard.
+    heard: HashMap<ReplicaId, VecDeque<(f64, u64)>>,
 }
 
 /// What is noticed at once by one router may be so much earlier or later by another, whose clock may be wrong by a little.
@@ -36,6 +42,10 @@ const LONG: f64 = 60_000.0;
 const APART: f64 = 20.0;
 /// How many there are at most.
 const MARKS: usize = 512;
+/// Claims of others at a replica are remembered for so many milliseconds, to void those that were on their way, and so many at
+/// most.
+const UNDERWAY_MS: f64 = 10_000.0;
+const UNDERWAY: usize = 1 << 10;
 
 impl Emptied {
     /// The same on a clock that shows so much more.
@@ -64,6 +74,20 @@ impl Past {
     fn claims_by(&self, at: f64) -> Option<u64> {
         let later = self.marks.partition_point(|(then, _)| *then < at);
         self.marks.get(later).map(|(_, claims)| *claims)
+    }
+
+    /// The slot is nobody's any more.
+    pub(super) fn vacate(&mut self, id: ReplicaId) {
+        self.emptied.remove(&id);
+        self.heard.remove(&id);
+    }
+
+    /// The same for those at a replica, and those of others that were on their way there.
+    fn claims_at(&self, id: ReplicaId, at: f64) -> Option<u64> {
+        let (by, soon) = (self.claims_by(at)?, self.claims_by(at + NEAR).unwrap_or(u64::MAX));
+        let heard = self.heard.get(&id).into_iter().flatten();
+        let underway = heard.filter(|(made, claims)| *made < at && *claims <= soon);
+        Some(underway.map(|(_, claims)| *claims).fold(by, u64::max))
     }
 }
 
@@ -134,7 +158,9 @@ impl Fleet {
     pub(super) fn lost_all(&self, id: ReplicaId) {
         self.hints.emptied(id);
         if let Some(replica) = self.replica(id) {
-            replica.work.lock().backlog.emptied(self.clock.now());
+            let work = &mut *replica.work.lock();
+            work.backlog.emptied(self.clock.now());
+            work.watch.emptied();
         }
     }
 
@@ -150,13 +176,29 @@ impl Fleet {
                 return;
             }
             *known = at;
-            past.claims_by(at)
+            past.claims_at(id, at)
         };
         self.residency.write().void(id, claims);
         // of homes and of what waits nobody knows since when; later than that answers tell what a home is worth
         if now - at < NEAR {
             self.lost_all(id);
         }
+    }
+
+    /// Whether what was learned of a cache at `at` is void by now.
+    pub fn is_void(&self, id: ReplicaId, at: f64) -> bool {
+        self.past.lock().emptied.get(&id).is_some_and(|emptied| at < *emptied)
+    }
+
+    /// Another router's claim, made at `made`, is the last one here.
+    pub(super) fn has_heard(&self, id: ReplicaId, made: f64) {
+        let claims = self.residency.read().claims();
+        let past = &mut *self.past.lock();
+        let heard = past.heard.entry(id).or_default();
+        while heard.len() >= UNDERWAY || heard.front().is_some_and(|(first, _)| *first < made - UNDERWAY_MS) {
+            heard.pop_front();
+        }
+        heard.push_back((made, claims));
     }
 
     /// Remembers how far claims have got, for what is told later of this moment.
@@ -170,6 +212,7 @@ impl Fleet {
 mod tests {
     use super::super::claim::ClaimGuard;
     use super::super::clock::{Clock, Hand};
+    use super::super::reservation::{Reservation, Share};
     use super::super::testing::{self, spec};
     use super::*;
     use crate::policy::hint::{Hint, Source};
@@ -241,6 +284,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_being_read_may_take_as_long_as_all_of_it_from_then_on() {
+        let share =
+            Share { units: 1, prefill_ms: 10.0, whole_ms: 9000.0, decode_ms: 9.0, streams: true, generates: true };
+        let told = |fleet: &Fleet| fleet.empty_as_told(A, at(0.0, 0.5));
+        let ways: [&dyn Fn(&Fleet); 3] = [&|fleet| fleet.emptied(A), &|fleet| fleet.forget(A), &told];
+        for way in ways {
+            let (fleet, _hand) = fleet();
+            let _held = Reservation::new(fleet.replicas()[0].clone(), share, fleet.clock());
+            let usual = || fleet.replicas()[0].signs(1.0).map(|signs| signs.prompts_ms);
+            let before = usual().unwrap();
+            way(&fleet);
+            assert_eq!(usual(), Some(before * 900.0));
+        }
+    }
+
+    #[test]
     fn what_is_read_of_the_past_hides_nothing_that_happens_now() {
         let (fleet, hand) = fleet();
         hand.set(9000.0);
@@ -264,10 +323,10 @@ mod tests {
         hand.set(1010.0);
         fleet.empty_as_told(A, at(900.0, 990.0));
         claim.confirm();
-        let worth = || fleet.hints.home(5).map(|home| home.worth);
-        assert_eq!((held(&fleet, 10)[0], worth()), (2, Some(1.0)));
+        let lost = || fleet.hints.home(5).map(|home| home.lost);
+        assert_eq!((held(&fleet, 10)[0], lost()), (2, Some(false)));
         fleet.empty_as_told(A, at(1000.0, 1010.0));
-        assert!(worth() < Some(1.0));
+        assert_eq!(lost(), Some(true));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What another router has learned, taken in as if it had happened here: its claims are claims here, with all that follows
 //! from them, so that both believe the same of every cache.
 //!
+//! What comes late may be void by now: each claim says when it was made, and one for a cache that was emptied since holds
+//! nothing there (see [`super::emptied`]), in whatever order the two are told.
+//!
 //! **Invariant:** who has told of a claim and then falls silent leaves nothing open: what it had claimed counts as held,
 //! as most claims are in the end, and as no longer used.
 
@@ -69,8 +72,11 @@ impl Heard {
             }
             // as it stands: withdrawn if it was not confirmed
             Learned::Left(number) => drop(self.claims.remove(&number)),
-            Learned::Home(key, replica, tokens) => {
+            Learned::Home(key, replica, tokens, since) => {
                 self.fleet.hints.heard(key, replica, tokens);
+                if self.fleet.is_void(replica, since) {
+                    self.fleet.hints.lost(key);
+                }
             }
             Learned::Pinned(key, replica) => self.fleet.pins.remember(key, replica),
             Learned::Forgot(replica, emptied) => {
@@ -99,7 +105,11 @@ impl Heard {
             oldest.claim.confirm();
         }
         let at = self.fleet.replica(claimed.replica);
-        let claim = ClaimGuard::heard(&self.fleet, &claimed.chain, claimed.size, claimed.replica);
+        let is_void = self.fleet.is_void(claimed.replica, claimed.at);
+        // its answer tells of its session all the same
+        let chain = if is_void { &Arc::default() } else { &claimed.chain };
+        let claim = ClaimGuard::heard(&self.fleet, chain, claimed.size, claimed.replica);
+        self.fleet.has_heard(claimed.replica, claimed.at);
         self.claims.insert(claimed.number, Open { claim, _at: at });
     }
 
@@ -215,7 +225,8 @@ mod tests {
         let said = || stages.try_iter().flat_map(|stage| stage.changes).filter(|c| *c == Change::Heard).count();
         let mut heard = Heard::new(there.clone());
         assert_eq!(said(), 0);
-        let claimed = Claimed { number: 1, replica: ReplicaId(0), chain: (1..=4).collect(), size: size(0, 0) };
+        let (replica, chain) = (ReplicaId(0), (1..=4).collect());
+        let claimed = Claimed { number: 1, at: 0.0, replica, chain, size: size(0, 0) };
         for _ in 0..3 {
             heard.take_in(Learned::Claimed(Box::new(claimed.clone())));
         }

@@ -14,8 +14,6 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Sessions in one half of the table.
 const HALF: usize = 7 << 12;
-/// What a home is worth at most that has lost what it held.
-const EMPTIED: f32 = 0.6;
 
 /// The last replica of each session.
 #[derive(Debug)]
@@ -40,6 +38,13 @@ pub struct Last {
 }
 
 record!(Last { replica, tokens, worth });
+
+impl Last {
+    /// The first turn back finds nothing, which proves nothing.
+    fn lose(&mut self) {
+        self.tokens = 0.0;
+    }
+}
 
 impl Default for Hints {
     /// Nothing known.
@@ -80,7 +85,7 @@ impl Hints {
 
     /// Where the session of this key was last.
     pub fn home(&self, key: u64) -> Option<Home> {
-        self.last(key).map(|last| Home { replica: last.replica, worth: last.worth.into() })
+        self.last(key).map(|last| Home { replica: last.replica, worth: last.worth.into(), lost: last.tokens <= 0.0 })
     }
 
     /// The last request of the session of this key.
@@ -117,6 +122,13 @@ impl Hints {
         before
     }
 
+    /// What the home of this session held is lost.
+    pub fn lost(&self, hashed: u64) {
+        if let Some(last) = self.halves.lock().get_mut(hashed) {
+            last.lose();
+        }
+    }
+
     /// Of what the index did not know of a prompt that came home, this share was held there.
     pub fn prove(&self, key: u64, share: f64) {
         let key = self.hashed(key);
@@ -128,12 +140,11 @@ impl Hints {
     }
 
     /// A replica has lost its cache. Its sessions are at home there as before: nobody else has more of them, and the others
-    /// have sessions of their own. But what a home is worth is what it held.
+    /// have sessions of their own.
     pub fn emptied(&self, replica: ReplicaId) {
         self.halves.lock().retain(|last| {
             if last.replica == replica {
-                // the first turn back finds nothing, which proves nothing
-                (last.worth, last.tokens) = (last.worth.min(EMPTIED), 0.0);
+                last.lose();
             }
             true
         });
@@ -206,8 +217,9 @@ mod tests {
         assert!(hints.home(2).is_none());
         // a cache that was emptied says nothing of a session once that has been read again
         hints.emptied(ReplicaId(2));
-        assert_eq!(worth(), Some(f64::from(EMPTIED)));
+        let lost = || hints.home(1).is_some_and(|home| home.lost);
+        assert_eq!((worth(), lost()), (Some(0.625), true));
         hints.remember(1, ReplicaId(2), 8.0);
-        assert_eq!(worth(), Some(1.0));
+        assert_eq!((worth(), lost()), (Some(1.0), false));
     }
 }

@@ -196,6 +196,7 @@ impl Fleet {
             self.residency.write().vacate(id);
             self.hints.forget(id);
             self.pins.forget(id);
+            self.past.lock().vacate(id);
         }
     }
 

@@ -62,5 +62,5 @@ pub(super) fn suppose(candidates: &mut [Candidate], presumed: ReplicaId, previou
 /// A session that is presumed to be there: its name is as good as one that a client gave, whatever the index knows of what
 /// it shares with others.
 pub(super) fn home_of(hint: Hint, replica: ReplicaId) -> (Hint, Option<Home>) {
-    (Hint { source: Source::Named, ..hint }, Some(Home { replica, worth: 1.0 }))
+    (Hint { source: Source::Named, ..hint }, Some(Home { replica, worth: 1.0, lost: false }))
 }

@@ -81,7 +81,7 @@ impl Reservation {
             let work = &mut *replica.work.lock();
             let ticket = work.backlog.begin_with(began, (prefill_ms, whole_ms), streams);
             if generates {
-                work.watch.begin(ticket, began, Expected { prefill_ms, decode_ms, streams });
+                work.watch.begin(ticket, began, Expected { prefill_ms, whole_ms, decode_ms, streams });
             }
             ticket
         };
@@ -163,6 +163,13 @@ impl Reservation {
     /// It was answered, with nothing generated.
     pub fn is_answered(&mut self) {
         self.replica.work.lock().watch.is_answered(self.ticket);
+    }
+
+    /// Whether its answer, which shows no token, is taken for being generated; see [`Watch::may_generate`].
+    ///
+    /// [`Watch::may_generate`]: crate::policy::progress::Watch::may_generate
+    pub fn may_generate(&self) -> bool {
+        self.replica.work.lock().watch.may_generate(self.ticket, self.clock.now())
     }
 
     /// Only one unit is left to do.

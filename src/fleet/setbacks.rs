@@ -4,7 +4,8 @@
 //! What fails at once makes its replica look idle, and a session is at home where its prompt was read: both would bring
 //! the next attempt of a client back to a replica that fails everything, until that is fenced. So the next choice passes it
 //! over, until a request that began there later has ended well, or a minute is over. But where the engine ended with all
-//! that it was doing, what is seen to have been generated is excused: it is no reason to crowd the others, unless it ends again.
+//! that it was doing, what was being generated is excused, as far as that is seen or, of answers that show nothing before they
+//! are whole, had its time: it is no reason to crowd the others, unless it ends again.
 //!
 //! **It protects sessions and not replicas:** nobody else's choice is changed. And a prompt that has failed at a second
 //! replica, the first being passed over, is itself the cause as far as anybody knows: nobody is passed over for it any

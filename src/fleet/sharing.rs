@@ -25,8 +25,8 @@ pub enum Learned {
     Served(u64, Served),
     /// Its request is over.
     Left(u64),
-    /// A session, by the keyed hash of its name, has its home at a replica, with so many tokens.
-    Home(u64, ReplicaId, f64),
+    /// A session, by the keyed hash of its name, has its home at a replica, with so many tokens, since then.
+    Home(u64, ReplicaId, f64, f64),
     /// A replica keeps what it gave an id to, by the keyed hash of that.
     Pinned(u64, ReplicaId),
     /// What was learned of a replica's cache before this is void: it was emptied then, or (`None`) it is another one's for this
@@ -37,8 +37,13 @@ pub enum Learned {
 impl Learned {
     /// The same by another clock, which shows so much more.
     #[must_use]
-    pub fn shifted(self, by: f64) -> Self {
+    pub fn shifted(mut self, by: f64) -> Self {
         match self {
+            Learned::Claimed(ref mut claimed) => {
+                claimed.at += by;
+                self
+            }
+            Learned::Home(session, id, tokens, since) => Learned::Home(session, id, tokens, since + by),
             Learned::Forgot(id, emptied) => Learned::Forgot(id, emptied.map(|emptied| emptied.shifted(by))),
             other => other,
         }
@@ -50,6 +55,8 @@ impl Learned {
 pub struct Claimed {
     /// Its number.
     pub number: u64,
+    /// When it was made, in milliseconds on the fleet's clock.
+    pub at: f64,
     /// For whom.
     pub replica: ReplicaId,
     /// The fingerprints of the prompt.

@@ -102,18 +102,19 @@ impl Replica {
         self.account.book.lock().stored.held(print?)
     }
 
-    /// This connection is about to tell something of it; whether it is believed. What another one told is of another
-    /// engine, or is not whole.
-    pub fn is_told_by(&self, teller: &Arc<()>) -> bool {
+    /// This connection is about to tell something of it, at `now` on the fleet's clock; whether it is believed. What another
+    /// one told is of another engine, or is not whole.
+    pub fn is_told_by(&self, teller: &Arc<()>, now: f64) -> bool {
         let mut book = self.account.book.lock();
-        let word = book.tellers.hear(teller);
+        let word = book.tellers.hear(teller, now);
         match word {
             Word::Begins if self.account.is_told.load(Relaxed) => self.lose(book, Loss::Anew),
-            Word::Contests => {
-                self.lose(book, Loss::Contested);
+            Word::Contests => self.lose(book, Loss::Contested),
+            Word::Disputes => {
+                drop(book);
                 log::warn!(
-                    "replica {}: several engines tell of its cache, by the same topic: none of them is believed until all \
-                     but one are gone",
+                    "replica {}: several engines tell of its cache, by the same topic, or by its port without one: none of \
+                     them is believed until all but one are gone, or kv_events.topic says which is meant",
                     self.name()
                 );
             }
@@ -232,7 +233,7 @@ impl Replica {
     /// One batch of events, by a connection of its own.
     pub(crate) fn hears(&self, events: impl FnOnce(&mut Stored) -> Result<(), Lost>) {
         let teller = Arc::new(());
-        assert!(self.is_told_by(&teller));
+        assert!(self.is_told_by(&teller, 0.0));
         assert_eq!(self.tell(&teller, events), Ok(()));
     }
 }
@@ -247,7 +248,7 @@ mod tests {
         let fleet = fleet([spec("a")]);
         let replica = &fleet.replicas()[0];
         let tells = |teller: &Arc<()>, blocks: &[u64]| {
-            replica.is_told_by(teller);
+            replica.is_told_by(teller, 0.0);
             replica.tell(teller, |stored| stored.store(blocks, None, 16)).unwrap();
             replica.account().0
         };
@@ -269,7 +270,7 @@ mod tests {
         let replica = &fleet.replicas()[0];
         let [a, b] = [Arc::new(()), Arc::new(())];
         let tells = |teller: &Arc<()>, block: u64| {
-            replica.is_told_by(teller) && replica.tell(teller, |stored| stored.store(&[block], None, 16)).is_ok()
+            replica.is_told_by(teller, 0.0) && replica.tell(teller, |stored| stored.store(&[block], None, 16)).is_ok()
         };
         let told = [(&a, 1), (&b, 2), (&a, 3), (&b, 4), (&a, 5)].map(|(teller, block)| tells(teller, block));
         assert_eq!((told, replica.account().0), ([true, true, false, false, false], 0));
@@ -285,7 +286,7 @@ mod tests {
         let fleet = fleet([spec("a")]);
         let replica = &fleet.replicas()[0];
         let tells = |teller: &Arc<()>, blocks: &[u64]| {
-            replica.is_told_by(teller);
+            replica.is_told_by(teller, 0.0);
             let told = replica.tell(teller, |stored| stored.store(blocks, None, 16));
             if told.is_err() {
                 replica.tells_no_longer(teller, Loss::Contradiction);

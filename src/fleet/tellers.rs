@@ -3,17 +3,23 @@
 //! An engine that is started again connects anew, and its old connection may be open for a while without another word. So
 //! the one that began to tell last is believed, and what another one told is void. But an older one that tells on is another
 //! engine that goes by the same name: what two caches do is true of neither. Then nobody is believed until all but one are
-//! gone, instead of each in turn.
+//! gone, instead of each in turn. What an old connection brings that was under way when its engine began a new one is read at
+//! about that time, and its end soon after it: an operator is told when it goes on for longer than that.
 
 use std::sync::{Arc, Weak};
+
+/// What is under way when a connection ends is read within so many milliseconds.
+const UNDER_WAY: f64 = 1000.0;
 
 /// The connections that have told something of one cache and are open.
 #[derive(Debug, Default)]
 pub(super) struct Tellers {
     /// In the order in which they began.
     open: Vec<Weak<()>>,
-    /// Whether several of them tell.
-    is_contested: bool,
+    /// Since when several of them tell.
+    contested: Option<f64>,
+    /// Whether that is more than what was under way.
+    is_certain: bool,
 }
 
 /// What it means that a connection tells something.
@@ -27,30 +33,37 @@ pub(super) enum Word {
     Contests,
     /// It is not believed.
     Ignored,
+    /// Nor is it, and what was under way cannot be the reason any more.
+    Disputes,
 }
 
 impl Tellers {
-    /// This one is about to tell something.
-    pub(super) fn hear(&mut self, teller: &Arc<()>) -> Word {
+    /// This one is about to tell something, at `now`, in milliseconds.
+    pub(super) fn hear(&mut self, teller: &Arc<()>, now: f64) -> Word {
         self.tidy();
         let place = self.open.iter().position(|open| is(open, teller));
         if place.is_none() {
             self.open.push(Arc::downgrade(teller));
         }
-        match place {
-            _ if self.is_contested => Word::Ignored,
-            None => Word::Begins,
-            Some(at) if at + 1 == self.open.len() => Word::GoesOn,
-            Some(_) => {
-                self.is_contested = true;
+        let is_last = place.is_none_or(|at| at + 1 == self.open.len());
+        match self.contested {
+            None if place.is_none() => Word::Begins,
+            None if is_last => Word::GoesOn,
+            None => {
+                (self.contested, self.is_certain) = (Some(now), false);
                 Word::Contests
             }
+            Some(since) if !is_last && !self.is_certain && now - since >= UNDER_WAY => {
+                self.is_certain = true;
+                Word::Disputes
+            }
+            Some(_) => Word::Ignored,
         }
     }
 
     /// Whether this one is believed.
     pub(super) fn believes(&self, teller: &Arc<()>) -> bool {
-        !self.is_contested && self.open.last().is_some_and(|open| is(open, teller))
+        self.contested.is_none() && self.open.last().is_some_and(|open| is(open, teller))
     }
 
     /// This one tells nothing more; whether it was believed.
@@ -64,7 +77,7 @@ impl Tellers {
     /// Takes out those that have gone without a word.
     fn tidy(&mut self) {
         self.open.retain(|open| open.strong_count() > 0);
-        self.is_contested &= self.open.len() > 1;
+        self.contested = self.contested.filter(|_| self.open.len() > 1);
     }
 }
 
@@ -74,26 +87,47 @@ fn is(open: &Weak<()>, teller: &Arc<()>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Word::{Begins, Contests, GoesOn, Ignored};
+    use super::Word::{Begins, Contests, Disputes, GoesOn, Ignored};
     use super::*;
 
     #[test]
     fn the_last_one_that_began_is_believed_and_nobody_while_two_tell_at_once() {
         let mut tellers = Tellers::default();
         let [a, b, c] = [(); 3].map(|()| Arc::new(()));
-        assert_eq!([&a, &a, &b, &b].map(|teller| tellers.hear(teller)), [Begins, GoesOn, Begins, GoesOn]);
+        assert_eq!([&a, &a, &b, &b].map(|teller| tellers.hear(teller, 0.0)), [Begins, GoesOn, Begins, GoesOn]);
         assert!(tellers.believes(&b) && !tellers.believes(&a));
         assert!(!tellers.leaves(&a) && tellers.believes(&b), "it was silent");
         assert_eq!(
-            [&a, &b, &a, &b, &c].map(|teller| tellers.hear(teller)),
+            [&a, &b, &a, &b, &c].map(|teller| tellers.hear(teller, 0.0)),
             [Begins, Contests, Ignored, Ignored, Ignored]
         );
         assert!(![&a, &b, &c].iter().any(|teller| tellers.believes(teller)));
         assert!(!tellers.leaves(&c));
-        assert_eq!(tellers.hear(&a), Ignored);
+        assert_eq!(tellers.hear(&a, 0.0), Ignored);
         // one of them goes without a word
         drop(b);
-        assert_eq!([&a, &a].map(|teller| tellers.hear(teller)), [GoesOn; 2]);
+        assert_eq!([&a, &a].map(|teller| tellers.hear(teller, 0.0)), [GoesOn; 2]);
         assert!(tellers.leaves(&a) && !tellers.leaves(&a));
+    }
+
+    #[test]
+    fn what_was_under_way_is_no_dispute_and_what_goes_on_is_one_once() {
+        let mut tellers = Tellers::default();
+        let [old, new, third] = [(); 3].map(|()| Arc::new(()));
+        let said = [(&old, 0.0), (&new, 50.0), (&old, 51.0), (&old, 90.0), (&new, 95.0)];
+        let heard = said.map(|(teller, now)| tellers.hear(teller, now));
+        assert_eq!(heard, [Begins, Begins, Contests, Ignored, Ignored]);
+        // the end of the old one is read
+        tellers.leaves(&old);
+        assert_eq!(tellers.hear(&new, 5000.0), GoesOn);
+        assert_eq!(tellers.hear(&third, 6000.0), Begins);
+        let said = [(&new, 6100.0), (&new, 7099.0), (&third, 9000.0), (&new, 9001.0), (&new, 9002.0)];
+        let heard = said.map(|(teller, now)| tellers.hear(teller, now));
+        assert_eq!(heard, [Contests, Ignored, Ignored, Disputes, Ignored], "the old one is silent, or is not");
+        tellers.leaves(&third);
+        let again = Arc::new(());
+        let said = [(&again, 9003.0), (&new, 9004.0), (&new, 9005.0), (&new, 99_000.0)];
+        let heard = said.map(|(teller, now)| tellers.hear(teller, now));
+        assert_eq!(heard, [Begins, Contests, Ignored, Disputes], "another time");
     }
 }

@@ -39,8 +39,6 @@ const NOW: f64 = 0.5;
 /// Where more than twice so many come while an answer is generated, those who generate now count the less the more they
 /// are: the others go where it is cheaper.
 const SETTLED: f64 = 10.0;
-/// What a later turn counts for: who will be there then is not known well.
-const LATER: f64 = 0.5;
 
 /// What is to be placed, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -87,7 +85,7 @@ pub struct Price {
     pub coming: f64,
     /// What it drives out of the cache and will be read again.
     pub evicted: f64,
-    /// What its session's later turns cost there, as far as they count.
+    /// What its session's later turns cost there.
     pub later: f64,
     /// No term: what generating takes if the batch stays as it is now. Who watches over the answer goes by that.
     pub answer: f64,
@@ -166,7 +164,7 @@ pub fn price(tokens: Tokens, (overlap, tail): (u32, f64), lost: f64, at: &Prospe
         // it is read before what comes later, by whomever: all wait for it
         evicted: again * (1.0 + requests),
         // where many wait, they are who lives there
-        later: LATER * tokens.turns * slower * usual.max(at.waiting),
+        later: tokens.turns * slower * usual.max(at.waiting),
         answer: tokens.output * step,
     }
 }

@@ -60,8 +60,9 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     ticket: Ticket,
-    /// What is left to read of its prompt, as expected.
+    /// What is left to read of its prompt, as expected, and all of it.
     prefill_ms: f64,
+    whole_ms: f64,
     /// What its answer should take.
     decode_ms: f64,
     /// Whether its tokens are seen.
@@ -79,6 +80,8 @@ struct Open {
 pub struct Expected {
     /// To read its prompt, in milliseconds.
     pub prefill_ms: f64,
+    /// The same, if nothing of it were held.
+    pub whole_ms: f64,
     /// To generate its answer, in milliseconds.
     pub decode_ms: f64,
     /// Whether its tokens will be seen.
@@ -161,8 +164,14 @@ impl Watch {
                 self.before_ms = 0.0;
             }
         }
-        let Expected { prefill_ms, decode_ms, streams } = expected;
-        self.open.push(Open { ticket, prefill_ms, decode_ms, streams, is_read: false, began: now, is_answered: false });
+        let Expected { prefill_ms, whole_ms, decode_ms, streams } = expected;
+        let (is_read, is_answered) = (false, false);
+        self.open.push(Open { ticket, prefill_ms, whole_ms, decode_ms, streams, is_read, began: now, is_answered });
+    }
+
+    /// The cache is empty: what is unread may have to be read whole.
+    pub fn emptied(&mut self) {
+        self.open.iter_mut().filter(|o| !o.is_read).for_each(|o| o.prefill_ms = o.prefill_ms.max(o.whole_ms));
     }
 
     /// Its first token came, `took_ms` after its turn began.
@@ -189,6 +198,16 @@ impl Watch {
         if let Some(open) = self.open.iter_mut().find(|o| o.ticket == ticket) {
             open.is_answered = true;
         }
+    }
+
+    /// Whether an answer that shows no token is taken for being generated at `now`: the prompts that are unread were read in
+    /// turn, and its own has had as long again as it should take.
+    pub fn may_generate(&self, ticket: Ticket, now: f64) -> bool {
+        let mut read = f64::NEG_INFINITY;
+        let unread = self.open.iter().filter(|o| !o.is_read);
+        let mut unread = unread.inspect(|o| read = read.max(o.began) + o.prefill_ms);
+        let open = unread.find(|o| o.ticket == ticket);
+        open.is_some_and(|o| !o.streams && now - read > o.prefill_ms)
     }
 
     /// It has ended, well or not.

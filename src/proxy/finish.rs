@@ -50,8 +50,10 @@ impl Proxy {
         let decision = ctx.route.as_ref().map(|r| &r.decision);
         let tried = ctx.route.as_ref().and_then(|r| r.decision.ranked.at(r.position));
         let replica = tried.and_then(|r| self.router.fleet().replica(r.id));
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let access = Access {
             id: &ctx.id,
+            at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
             outcome,
             body_bytes: ctx.prompt.body_bytes,
             blocks: ctx.prompt.chain.as_ref().map_or(0, |c| c.len()),

@@ -14,7 +14,7 @@
 use super::course::Course;
 use super::front::LONGEST;
 use super::wire::Listener;
-use crate::api::errors::{Dialect, ErrorKind};
+use crate::api::errors::{Dialect, ErrorKind, METHODS};
 use http::StatusCode;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,6 +29,8 @@ const START: usize = 32;
 /// A refused head of which so much has come was refused for its size: its beginning may have come while the answer before
 /// it was on its way, and is not counted.
 const LARGE: usize = LONGEST / 2;
+/// A longer target cannot be read (`http::Uri`).
+const LONGEST_TARGET: usize = 65_534;
 
 /// Puts ramjet's errors in the place of Pingora's own.
 #[derive(Debug)]
@@ -40,6 +42,8 @@ pub(super) struct Refusals {
     /// Of the head that Pingora reads: its first bytes, and how many have come.
     start: Vec<u8>,
     length: usize,
+    /// The length of its first line, and whether that has ended.
+    first_line: (usize, bool),
     /// Whether the answer has been exchanged already.
     is_told: bool,
 }
@@ -47,7 +51,8 @@ pub(super) struct Refusals {
 impl Refusals {
     /// Listens to a connection whose first bytes are `head`.
     pub(super) fn new(course: Arc<Course>, head: &[u8]) -> Self {
-        let mut own = Refusals { course, was_begun: false, start: Vec::new(), length: 0, is_told: false };
+        let (start, first_line) = Default::default();
+        let mut own = Refusals { course, was_begun: false, start, length: 0, first_line, is_told: false };
         own.note(head);
         own
     }
@@ -56,13 +61,17 @@ impl Refusals {
         let room = START - self.start.len();
         self.start.extend_from_slice(&bytes[..bytes.len().min(room)]);
         self.length += bytes.len();
+        if let (length, false) = self.first_line {
+            let end = memchr::memchr(b'\n', bytes);
+            self.first_line = (length + end.unwrap_or(bytes.len()), end.is_some());
+        }
     }
 
     /// What Pingora would say with `bytes`, in the words of the client.
     fn words(&self, bytes: &[u8]) -> ErrorKind {
         match bytes.get(9..12) {
             Some(b"405") => ErrorKind::MethodNotAllowed,
-            _ if self.length > LARGE => ErrorKind::HeadTooLarge,
+            _ if self.length > LARGE || self.first_line.0 > LONGEST_TARGET => ErrorKind::HeadTooLarge,
             _ => ErrorKind::BadRequest,
         }
     }
@@ -77,6 +86,7 @@ impl Listener for Refusals {
         if std::mem::take(&mut self.was_begun) {
             self.start.clear();
             self.length = 0;
+            self.first_line = (0, false);
         }
         self.note(bytes);
     }
@@ -108,11 +118,13 @@ impl Listener for Refusals {
 
 /// An answer in HTTP/1 to a request that begins with `start`.
 pub(super) fn refusal(kind: ErrorKind, start: &[u8]) -> Vec<u8> {
-    let path = start.split(|c| c.is_ascii_whitespace()).nth(1).unwrap_or_default();
+    let target = start.split(|c| c.is_ascii_whitespace()).nth(1).unwrap_or_default();
+    let path = target.split(|c| *c == b'?').next().unwrap_or_default();
     let body = kind.body(Dialect::of(&String::from_utf8_lossy(path)));
     let reason = StatusCode::from_u16(kind.status()).ok().and_then(|s| s.canonical_reason()).unwrap_or_default();
+    let allow = if kind == ErrorKind::MethodNotAllowed { format!("allow: {METHODS}\r\n") } else { String::new() };
     format!(
-        "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\nx-ramjet-error: {}\r\n\
+        "HTTP/1.1 {} {reason}\r\ncontent-type: application/json\r\nx-ramjet-error: {}\r\n{allow}\
          content-length: {}\r\nconnection: close\r\n\r\n{body}",
         kind.status(),
         kind.code(),
@@ -298,7 +310,12 @@ mod tests {
 
     #[test]
     fn a_refusal_is_worded_for_its_client() {
-        for (start, member) in [("POST /v1/messages HTTP/1.1", "type"), ("GET /x HTT", "error"), ("\0\0", "error")] {
+        for (start, member) in [
+            ("POST /v1/messages HTTP/1.1", "type"),
+            ("POST /v1/messages?beta=true HTTP", "type"),
+            ("GET /x?/v1/messages HTT", "error"),
+            ("\0\0", "error"),
+        ] {
             let text = String::from_utf8(refusal(ErrorKind::BadRequest, start.as_bytes())).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.starts_with("HTTP/1.1 400 Bad Request\r\n") && head.contains(&format!("{}", body.len())));

@@ -26,10 +26,14 @@ impl Proxy {
     /// Answers for models if any engine has listed some; else an engine is asked.
     pub(super) async fn show_models(&self, session: &mut Session, ctx: &Context) -> Result<bool> {
         let head = session.req_header();
-        let one = head.uri.path().strip_prefix(ONE).filter(|_| head.method == Method::GET);
-        if ctx.endpoint != Endpoint::Models && one.is_none() {
+        let is_one = head.uri.path().starts_with(ONE) && matches!(head.method, Method::GET | Method::HEAD);
+        if ctx.endpoint != Endpoint::Models && !is_one {
             return Ok(false);
         }
+        if let Some(search) = &ctx.terms.rules.search {
+            search.hear_silent().await;
+        }
+        let one = session.req_header().uri.path().strip_prefix(ONE);
         let shown = self.models(&ctx.terms.rules);
         let body = match one {
             Some(name) => shown.into_iter().find(|(id, _)| id == name).map(|(_, entry)| entry),

@@ -18,7 +18,7 @@ use crate::policy::queue::Shed;
 use crate::types::ReplicaId;
 use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
-use http::{HeaderName, HeaderValue, Version};
+use http::{HeaderName, HeaderValue, Method, Version};
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
@@ -42,8 +42,8 @@ impl Proxy {
         limit_silence(session, &settings.phases);
         let head = session.req_header();
         ctx.endpoint = Endpoint::of(head.method.as_str(), head.uri.path());
-        if !is_plain(&head.headers) {
-            return refuse(ctx, ErrorKind::BadRequest);
+        if let Some(kind) = unfit(head) {
+            return refuse(ctx, kind);
         }
         if let Some(cors) = &rules.cors {
             ctx.permission = cors.permission(head);
@@ -221,10 +221,19 @@ impl Proxy {
 /// Gives a request the id that ramjet knows it by, unless the client has given it one. Here, as Pingora has room for some
 /// fields more in what has come than in what it sends.
 fn name_request(session: &mut Session, ctx: &Context) -> Result<()> {
-    if session.req_header().headers.contains_key(&REQUEST_ID) {
+    if session.req_header().headers.get(&REQUEST_ID).is_some_and(|id| !id.is_empty()) {
         return Ok(());
     }
     session.req_header_mut().insert_header(REQUEST_ID_NAME, &ctx.id)
+}
+
+/// Why a request is none that any engine should see. With TRACE it would show to the client what it got: the replica's key.
+fn unfit(head: &RequestHeader) -> Option<ErrorKind> {
+    match head.method {
+        _ if !is_plain(&head.headers) => Some(ErrorKind::BadRequest),
+        Method::TRACE => Some(ErrorKind::MethodNotAllowed),
+        _ => None,
+    }
 }
 
 /// How long the client may be silent while it sends, and not read while it is sent something.

@@ -5,12 +5,12 @@ use super::context::Context;
 use super::explain;
 use super::identity::UNIDENTIFIED;
 use super::retry::has_answered;
-use crate::api::errors::{Dialect, ErrorKind};
+use crate::api::errors::{Dialect, ErrorKind, METHODS};
 use crate::fleet::{Fleet, FleetHealth};
 use crate::policy::retry::Failure;
 use bytes::Bytes;
 use http::Method;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use pingora_error::{Error, ErrorSource, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::{FailToProxy, Session};
@@ -91,7 +91,6 @@ pub(super) async fn failure(session: &mut Session, e: &Error, ctx: &Context) -> 
     FailToProxy { error_code: status, can_reuse_downstream: false }
 }
 
-/// The error to answer with; `None` when the client has left.
 /// What the client is told; `None` if nothing, as it is not there.
 pub(super) fn kind_of(e: &Error, ctx: &Context) -> Option<ErrorKind> {
     if ctx.own_error.is_some() {
@@ -120,6 +119,9 @@ async fn error(session: &mut Session, kind: ErrorKind, ctx: &Context) -> Result<
     head.insert_header("x-ramjet-request-id", &ctx.id)?;
     if kind == ErrorKind::Unauthorized {
         head.insert_header(WWW_AUTHENTICATE, "Bearer realm=\"ramjet\"")?;
+    }
+    if kind == ErrorKind::MethodNotAllowed {
+        head.insert_header(ALLOW, METHODS)?;
     }
     if kind == ErrorKind::Overloaded {
         head.insert_header(RETRY_AFTER, ctx.retry_after.to_string())?;

@@ -82,10 +82,14 @@ impl Proxy {
             self.doubt_models();
         }
         // 503 says busy as often as broken; which, the probes tell
-        if matches!(status, 500 | 502 | 504) {
+        let is_bad = matches!(status, 500 | 502 | 504);
+        if is_bad {
             self.ended(Some(Failure::BadGateway), ctx);
         }
         if !matches!(status, 502 | 503) || response.headers.contains_key(RETRY_AFTER) {
+            if is_bad {
+                self.metrics.answered_badly(ctx.endpoint);
+            }
             return Ok(());
         }
         if self.verdict(Failure::BadGateway, false, session, ctx) == Verdict::GiveUp {

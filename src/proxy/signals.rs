@@ -83,7 +83,8 @@ impl Proxy {
             replica.complete(fleet.clock().now());
         }
         if let Ended::Badly(Some(_)) = ended {
-            fleet.set_back(ctx.prompt.ends, replica.id, ctx.relay.has_generated());
+            let generated = ctx.relay.has_generated() || attempt.reservation.may_generate();
+            fleet.set_back(ctx.prompt.ends, replica.id, generated);
         }
         fleet.ended(replica.id, ended, attempt.reservation.began());
     }

@@ -7,6 +7,7 @@ use crate::telemetry::journal::Journal;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::outlet;
 use async_trait::async_trait;
+use nix::sys::signal::{SigSet, Signal};
 use parking_lot::Mutex;
 use pingora_core::server::{ExecutionPhase, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
 use pingora_core::services::background::BackgroundService;
@@ -140,6 +141,14 @@ fn goes_away(phase: &ExecutionPhase) -> bool {
     !matches!(phase, Setup | Bootstrap | BootstrapComplete | Running)
 }
 
+/// Has hangups wait until they are served: one that came before would end the process. To be called while it has one thread;
+/// those that it makes do the same.
+pub fn hold_hangups() {
+    if let Err(e) = SigSet::from(Signal::SIGHUP).thread_block() {
+        log::warn!("SIGHUP cannot be held back while ramjet starts: {e}");
+    }
+}
+
 /// Reads the configuration and the certificates again on SIGHUP, which would end the process and every stream with it.
 pub(super) struct Hangup {
     pub(super) reload: Arc<Reload>,
@@ -151,8 +160,12 @@ pub(super) struct Hangup {
 impl BackgroundService for Hangup {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let Ok(mut hangup) = signal(SignalKind::hangup()) else {
-            return log::warn!("SIGHUP cannot be caught: it will end the process");
+            return log::warn!("SIGHUP cannot be caught");
         };
+        // this thread lives as long as the process; one is enough
+        if let Err(e) = SigSet::from(Signal::SIGHUP).thread_unblock() {
+            log::warn!("SIGHUP will not be heard: {e}");
+        }
         loop {
             tokio::select! {
                 _ = hangup.recv() => {

@@ -15,6 +15,7 @@ mod renew;
 mod tls;
 
 pub use handover::{NotUpgraded, upgrade};
+pub use lifecycle::hold_hangups;
 
 use crate::admin::{Access, Admin, Setting, Settings};
 use crate::cli::Cli;
@@ -33,7 +34,6 @@ use crate::fleet::Fleet;
 use crate::fleet::clock::Clock;
 use crate::fleet::router::Router;
 use crate::fleet::selection::CacheAware;
-use crate::proxy::keepalive;
 use crate::proxy::{Front, Proxy};
 use crate::telemetry::decisions::Decisions;
 use crate::telemetry::journal::Journal;
@@ -44,7 +44,7 @@ use arc_swap::ArcSwap;
 use handover::{Early, Handover, Inheritance, Known, Snapshot, Succession};
 use lifecycle::Going;
 use meaning::{admin_token, limits, params, replica, rules, terms};
-use pingora_core::listeners::{ListenerConfig, TcpSocketOptions};
+use pingora_core::listeners::ListenerConfig;
 use pingora_core::protocols::l4::stream::L4BufferSettings;
 use pingora_core::server::configuration::Opt;
 use pingora_core::server::{RunArgs, Server};
@@ -128,7 +128,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     owner::warn(config, cli);
     descriptors::raise();
     let mut inheritance = if cli.upgrade { inherit(config, cli.or_start)? } else { None };
-    addresses::check(config, |address| inheritance.as_ref().is_some_and(|given| given.has(address)))?;
+    addresses::check(config, &inheritance.as_ref().map(Inheritance::names).unwrap_or_default())?;
     let snapshot = inheritance.as_mut().and_then(|given| given.snapshot.take());
     let founded = found(loaded, (snapshot, inheritance.is_some()), config::pingora::user(config, cli.daemon))?;
     let Known { fleet, metrics, secret, seen: past, guard, .. } = founded.known.clone();
@@ -360,7 +360,7 @@ fn api_service(
             ListenAddr::Tcp(address) => {
                 let ahead = if certificates.is_some() { TLS_READ_BUFFER } else { READ_BUFFER };
                 let mut listener = ListenerConfig::tcp(address.to_string())
-                    .tcp_socket_options(socket_options(config))
+                    .tcp_socket_options(addresses::options(config, *address))
                     .l4_buffer(L4BufferSettings::default().read(ahead));
                 if let Some(certificates) = certificates {
                     listener = listener.tls(tls::settings(certificates));
@@ -382,13 +382,6 @@ fn admin_service(config: &Config, admin: Admin, succession: &Succession) -> Earl
     service.threads = Some(1);
     // what is counted must not be shown by two processes at a time
     Early::new(service, succession.over(), Arc::default()).opening(succession.serves())
-}
-
-/// A client that has vanished without a word is noticed by keepalive probes.
-fn socket_options(config: &Config) -> TcpSocketOptions {
-    let mut options = TcpSocketOptions::default();
-    options.tcp_keepalive = Some(keepalive(config.timeouts.tcp_keepalive));
-    options
 }
 
 /// A number that differs from process to process, from the seed that the standard library draws for its maps.

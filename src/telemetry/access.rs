@@ -13,6 +13,8 @@ use std::time::Duration;
 pub struct Access<'a> {
     /// The request's id.
     pub id: &'a str,
+    /// When it ended, in milliseconds since 1970.
+    pub at_ms: u64,
     /// How it ended.
     pub outcome: &'a Outcome,
     /// Bytes of the request's body, where it was read.
@@ -29,7 +31,7 @@ pub struct Access<'a> {
     pub key: Option<&'a str>,
     /// The choice.
     pub decision: Option<&'a Decision>,
-    /// How it ended in one word: `ok`, `client_left`, or the code of the error.
+    /// How it ended in one word: `ok`, `client_left`, the code of ramjet's own error, or how the last attempt failed.
     pub end: &'a str,
 }
 
@@ -38,7 +40,10 @@ impl Access<'_> {
     pub fn line(&self) -> String {
         let o = self.outcome;
         let mut out = String::with_capacity(384);
-        word(&mut out, "{\"id\":", self.id);
+        number(&mut out, "{\"at\":", self.at_ms / 1000);
+        out.push('.');
+        out.extend([100, 10, 1].map(|unit| char::from(b'0' + u8::try_from(self.at_ms / unit % 10).unwrap_or(0))));
+        word(&mut out, ",\"id\":", self.id);
         word(&mut out, ",\"endpoint\":", o.endpoint.label());
         number(&mut out, ",\"status\":", o.status.into());
         out.push_str(if o.stream { ",\"stream\":true" } else { ",\"stream\":false" });
@@ -129,6 +134,7 @@ mod tests {
         };
         let line = Access {
             id: "abc",
+            at_ms: 1_000_000_000_007,
             outcome: &outcome,
             body_bytes: 10,
             blocks: 2,
@@ -145,6 +151,7 @@ mod tests {
         assert_eq!((&value["bytes"], &value["overlap"], &value["status"]), (&10.into(), &1.into(), &200.into()));
         assert!(value["reason"].is_null() && value["stream"] == true && value["id"] == "abc");
         assert_eq!(value["ms"], 1500);
+        assert!(line.starts_with("{\"at\":1000000000.007,\"id\""), "{line}");
         assert_eq!(value["key"], "team");
         assert_eq!(value["prompt"], 9);
         assert!(value.get("cached").is_none() && value.get("ttft_ms").is_none());

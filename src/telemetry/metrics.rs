@@ -17,6 +17,8 @@ use crate::types::Priority;
 use prometheus::IntCounterVec;
 use std::time::{Duration, SystemTime};
 
+/// Why an attempt failed that was answered with 500, 502 or 504: the answer is the engine's own, and passes.
+const ERROR_STATUS: &str = "status";
 /// From a warm prefix on an idle replica to a long prompt behind a queue: factors of about two.
 pub(super) const TTFT: &[f64] = &[0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 60.0, 180.0, 600.0];
 /// From a short answer to an agent turn that thinks for an hour.
@@ -226,8 +228,8 @@ impl Metrics {
             self.shed.with_label_values(&[shed.label()]);
         }
         for endpoint in Endpoint::ALL {
-            for failure in Failure::ALL {
-                self.upstream_errors.with_label_values(&[endpoint.label(), failure.label()]);
+            for reason in Failure::ALL.map(Failure::label).into_iter().chain([ERROR_STATUS]) {
+                self.upstream_errors.with_label_values(&[endpoint.label(), reason]);
             }
         }
     }
@@ -302,6 +304,11 @@ impl Metrics {
     /// An attempt failed.
     pub fn attempt_failed(&self, endpoint: Endpoint, failure: Failure) {
         self.upstream_errors.with_label_values(&[endpoint.label(), failure.label()]).inc();
+    }
+
+    /// An attempt was answered with an error that is the engine's own fault.
+    pub fn answered_badly(&self, endpoint: Endpoint) {
+        self.upstream_errors.with_label_values(&[endpoint.label(), ERROR_STATUS]).inc();
     }
 
     /// It is followed by another one.

@@ -13,6 +13,7 @@ pub mod inherited;
 pub mod journal;
 pub mod linter;
 pub mod metrics;
+pub mod moment;
 pub mod outlet;
 mod process;
 pub mod prompts;

@@ -104,3 +104,40 @@ async fn orders_need_a_post_a_name_and_no_page_of_another_origin() {
     assert_eq!(order(ramjet.admin, &path, "").await.status, 200);
     assert_eq!(order_of(ramjet.admin, "localhost", &path, "origin: http://localhost\r\n").await.status, 200);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_order_is_answered_in_json_and_changes_nothing() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let own = format!("/api/replicas/{}", engine.addr);
+    for (path, status) in [
+        ("/api/replicas/nobody/drain".to_owned(), 404),
+        (format!("{own}/stop"), 404),
+        (format!("{own}/drain?within=soon"), 400),
+        // as it was meant, nobody has to leave at once
+        (format!("{own}/drain?witin=10m"), 400),
+        (format!("{own}/undrain?within=10m"), 400),
+    ] {
+        let answer = order(ramjet.admin, &path, "").await;
+        assert_eq!((answer.status, answer.header("content-type")), (status, Some("application/json")), "{path}");
+        assert!(answer.json()["error"]["message"].is_string(), "{path}");
+    }
+    assert_eq!(state(&ramjet, 0).await, "healthy");
+    let answer = order(ramjet.admin, &format!("{own}/drain?within=10m"), "").await.json();
+    assert_eq!((&answer["name"], &answer["in_flight"]), (&engine.addr.to_string().into(), &0.into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_is_asked_by_a_wrong_method_says_which_it_takes() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    for path in [format!("/api/replicas/{}/undrain", engine.addr), "/api/reload".to_owned()] {
+        let answer = get(ramjet.admin, &path).await.unwrap();
+        assert_eq!((answer.status, answer.header("allow")), (405, Some("POST")), "{path}");
+        assert!(answer.json()["error"]["message"].is_string(), "{path}");
+    }
+    for path in ["/", "/metrics", "/livez", "/readyz", "/api/fleet", "/api/explain/0123456789abcdef", "/api/config"] {
+        let answer = order(ramjet.admin, path, "").await;
+        assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{path}");
+    }
+}

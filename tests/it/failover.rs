@@ -100,6 +100,25 @@ async fn the_engines_own_refusals_pass_through_and_are_asked_of_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_error_that_an_engine_answers_with_is_counted_and_what_says_busy_or_wrong_is_not() {
+    let (_a, _b, ramjet) = pair(&[]).await;
+    let body = chat_body(1000, "");
+    let reasons = || async {
+        let series = ramjet.series("ramjet_upstream_errors_total").await.into_iter().filter(|(_, value)| *value > 0.0);
+        series.collect::<Vec<_>>()
+    };
+    for play in ["busy", "status=429", "status=400", "status=404", "status=422"] {
+        client::chat(ramjet.api, play, &body).await.unwrap();
+    }
+    assert_eq!(reasons().await, []);
+    for (n, status) in [500, 504].into_iter().enumerate() {
+        assert_eq!(client::chat(ramjet.api, &format!("status={status}"), &body).await.unwrap().status, status);
+        let labels = "{endpoint=\"chat_completions\",reason=\"status\"}".to_owned();
+        assert_eq!(reasons().await, [(labels, n as f64 + 1.0)]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_last_503_is_the_engines_own() {
     let (a, b, ramjet) = pair(&["status=503", "status=503"]).await;
     let answer = client::chat(ramjet.api, "", &chat_body(500, "")).await.unwrap();

@@ -38,6 +38,7 @@ async fn a_head_that_cannot_be_read_is_answered_in_json_whether_it_is_the_first_
                 assert_eq!(h1.answer().await.unwrap().status, 200);
             }
             let answer = refused(&mut h1, head).await;
+            assert_eq!(answer.header("allow").is_some(), status == 405, "{head}");
             assert_eq!((answer.status, answer.header("x-ramjet-error")), (status, Some(code)), "{head}");
             assert_eq!(answer.json()["error"]["code"], code, "{head}");
             // in the words of who asks there
@@ -69,8 +70,16 @@ async fn a_head_that_is_too_large_is_answered_so() {
         h1.send(&[head.as_bytes(), &vec![b'y'; (1 << 20) + 1 - head.len()]].concat()).await;
         let answer = h1.answer().await.unwrap();
         assert_eq!((answer.status, answer.header("x-ramjet-error")), (431, Some("head_too_large")), "{served_before}");
+        // and so is a target that is too long to be read
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        if served_before {
+            h1.send(b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            assert_eq!(h1.answer().await.unwrap().status, 200);
+        }
+        let answer = refused(&mut h1, &format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "y".repeat(66_000))).await;
+        assert_eq!((answer.status, answer.header("x-ramjet-error")), (431, Some("head_too_large")), "{served_before}");
     }
-    assert!(engine.seen().len() == 1);
+    assert!(engine.seen().len() == 2);
 }
 
 /// A connection that has begun to speak HTTP/2.

@@ -176,6 +176,60 @@ async fn engines_that_connect_are_told_apart_by_their_topics() {
     assert_eq!(blocks.to_bits(), 0f64.to_bits());
 }
 
+/// Two engines tell by turns, each numbering its own batches, over one connection; a third one is nobody's.
+async fn forward(publisher: &mut Publisher) {
+    for n in 0..3 {
+        for (topic, first) in [("kv@a", 0), ("kv@b", 1000), ("kv@nobody", 2000)] {
+            publisher.forwards(topic, n);
+            let blocks = if topic == "kv@a" { 3 } else { 5 };
+            publisher.publish(&[stored(first + 10 * n..first + 10 * n + blocks, None, BLOCK)]).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_behind_a_forwarder_are_told_apart_by_their_topics() {
+    let (a, b, listener) = (Engine::start().await, Engine::start().await, listener().await);
+    // it connects, or ramjet does: once for each engine
+    let (port, bind) = (listener.local_addr().unwrap().port(), self::listener().await.local_addr().unwrap());
+    let connects = [replica(&a, "topic: kv@a"), replica(&b, "topic: kv@b")];
+    let listens = [("kv@a", &a), ("kv@b", &b)].map(|(topic, e)| replica(e, &format!("topic: {topic}, port: {port}")));
+    let fleet = format!("  kv_events: {{ bind: \"{bind}\" }}\n");
+    for (replicas, fleet) in [(connects, fleet.as_str()), (listens, "")] {
+        let ramjet = Ramjet::start_with(Start { replicas: &replicas, fleet, ..Start::default() }).await;
+        let mut forwarders = if fleet.is_empty() {
+            vec![Publisher::accept(&listener).await, Publisher::accept(&listener).await]
+        } else {
+            vec![Publisher::connect(bind, "").await]
+        };
+        for forwarder in &mut forwarders {
+            forward(forwarder).await;
+        }
+        until("each is followed", || async {
+            let mut blocks: Vec<_> =
+                ramjet.series("ramjet_upstream_kv_blocks").await.into_iter().map(|(_, n)| n).collect();
+            blocks.sort_by(f64::total_cmp);
+            blocks == [9.0, 15.0]
+        })
+        .await;
+        for reason in ["gap", "anew", "ended", "contested"] {
+            assert_eq!(losses(&ramjet, reason).await.to_bits(), 0f64.to_bits(), "{reason}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_topics_by_the_port_of_one_engine_none_is_believed() {
+    let (engine, listener) = (Engine::start().await, listener().await);
+    let port = listener.local_addr().unwrap().port();
+    let replicas = &[replica(&engine, &format!("port: {port}"))];
+    let ramjet = Ramjet::start_with(Start { replicas, ..Start::default() }).await;
+    let mut forwarder = Publisher::accept(&listener).await;
+    forward(&mut forwarder).await;
+    until("it is noticed", || async { losses(&ramjet, "contested").await >= 1.0 }).await;
+    metric_is(&ramjet, "ramjet_upstream_kv_blocks", 0.0).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_engine_is_not_mixed_with_one_that_is_gone_and_not_noticed_yet() {
     let engine = Engine::start().await;

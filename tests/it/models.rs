@@ -105,6 +105,32 @@ async fn the_list_is_that_of_all_healthy_engines_each_model_once_and_every_field
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_is_asked_for_before_engines_have_told_is_whole_all_the_same() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    a.lists(r#"{"id":"m1","max_model_len":131072}"#);
+    b.lists(r#"{"id":"m2"}"#);
+    for engine in [&a, &b] {
+        // not ready, so that no probe asks for models; once, so that it is not fenced
+        engine.shows("/ready", 500, "");
+    }
+    let config = "compat: { model_aliases: { fast: m1 }, context_margin: 1000 }";
+    let start =
+        Start { upstreams: &[a.addr, b.addr], config, probe_path: "/ready", probe_every: "1h", ..Start::default() };
+    let ramjet = Ramjet::start_with(start).await;
+    let answer = get(ramjet.api, "/v1/models").await.unwrap();
+    assert_eq!(answer.header("x-ramjet-upstream"), None, "it is nobody's own list");
+    let text = String::from_utf8(answer.body).unwrap();
+    let wanted = [r#"{"id":"m1","max_model_len":130072}"#, r#"{"id":"m2"}"#, r#"{"id":"fast","max_model_len":130072}"#];
+    assert_eq!(text, format!(r#"{{"object":"list","data":[{}]}}"#, wanted.join(",")));
+    // HEAD tells the same and asks nobody
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    h1.send(b"HEAD /v1/models HTTP/1.1\r\nhost: r\r\n\r\n").await;
+    let head = h1.head().await.unwrap().to_ascii_lowercase();
+    assert!(head.contains(&format!("content-length: {}\r\n", text.len())), "{head}");
+    assert!(a.seen().is_empty() && b.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_takes_any_name_gets_those_that_nobody_lists() {
     let (a, b) = (Engine::start().await, Engine::start().await);
     a.lists(r#"{"id":"m1","owned_by":"llamacpp"}"#);

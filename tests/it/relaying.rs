@@ -72,6 +72,22 @@ async fn every_answer_carries_the_ordinal_and_a_distinct_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_id_that_a_client_gave_passes_and_an_empty_one_is_none() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let mut h1 = H1::connect(ramjet.api).await.unwrap();
+    for id in ["mine", "", " "] {
+        h1.send(chat_head(&format!("x-request-id: {id}\r\ncontent-length: 2\r\n")).as_bytes()).await;
+        h1.send(b"{}").await;
+        let answer = h1.answer().await.unwrap();
+        let own = answer.header("x-ramjet-request-id").unwrap();
+        let seen = engine.seen().pop().unwrap();
+        assert_eq!(seen.header("x-request-id"), Some(if id == "mine" { id } else { own }));
+        assert_eq!(seen.head.to_ascii_lowercase().matches("x-request-id:").count(), 1, "{}", seen.head);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn other_paths_stream_through_with_their_query_and_host_of_the_replica() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;
@@ -99,4 +115,19 @@ async fn a_replicas_prefix_and_key_are_used() {
     let seen = engine.seen().into_iter().find(|seen| seen.head.starts_with("POST ")).unwrap();
     assert!(seen.head.starts_with("POST /team/v1/chat/completions "), "{}", seen.head);
     assert_eq!(seen.header("authorization"), Some("Bearer engine-key"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_that_would_show_the_key_of_the_engine_reaches_none() {
+    let engine = Engine::start().await;
+    let env = [("RJ_UPSTREAM_TOKEN", "engine-key")];
+    let ramjet = Ramjet::start_with(Start { upstreams: &[engine.addr], env: &env, ..Start::default() }).await;
+    for path in ["/", "/v1/chat/completions", "/v1/messages", "/health"] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        h1.send(format!("TRACE {path} HTTP/1.1\r\nhost: r\r\n\r\n").as_bytes()).await;
+        let answer = h1.answer().await.unwrap();
+        assert_eq!((answer.status, answer.header("x-ramjet-error")), (405, Some("method_not_allowed")), "{path}");
+        assert!(answer.header("allow").unwrap().contains("POST") && answer.json()["error"].is_object(), "{path}");
+    }
+    assert!(engine.seen().iter().all(|seen| !seen.head.starts_with("TRACE")), "{:?}", engine.seen());
 }

@@ -204,6 +204,20 @@ async fn a_hundred_reloads_under_load_fail_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_while_it_starts_ends_nothing_and_is_heard_when_it_can_be() {
+    let engine = Engine::start().await;
+    let mut ramjet = Ramjet::spawn(&Start { upstreams: &[engine.addr], ..Start::default() });
+    until("it has begun", || async { ramjet.holds_hangups() }).await;
+    ramjet.signal("HUP");
+    while !ramjet.answers(true).await {
+        assert_eq!(ramjet.ended(), None);
+        ramjet.signal("HUP");
+    }
+    until("it was heard", || async { ramjet.metric("ramjet_config_generation").await >= 2.0 }).await;
+    assert_eq!(ramjet.ended(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_hangup_reads_the_file_again() {
     let (a, b) = (Engine::start().await, Engine::start().await);
     let ramjet = Ramjet::start(&[a.addr]).await;

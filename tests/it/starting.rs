@@ -40,6 +40,26 @@ fn a_missing_file_and_no_replicas_are_clear() {
 }
 
 #[test]
+fn a_wrong_command_line_is_said_in_one_line_with_the_exit_code_64() {
+    for (line, word) in [
+        (&["--bogus"][..], "--bogus"),
+        (&["-t", "--upstrem", "http://a:1"], "--upstream"),
+        (&["frobnicate"], "frobnicate"),
+        (&["explain"], "<ID>"),
+        (&["replay", "journal", "--list", "many"], "many"),
+    ] {
+        let (code, stdout, stderr) = run(line, &[]);
+        assert_eq!((code, stdout.as_str(), stderr.lines().count()), (64, "", 1), "{stderr}");
+        assert!(stderr.starts_with("ramjet: ") && stderr.contains(word), "{stderr}");
+    }
+    for line in [&["--help"][..], &["explain", "--help"], &["--version"]] {
+        let (code, stdout, stderr) = run(line, &[]);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{line:?}");
+        assert!(stdout.contains("ramjet"), "{stdout}");
+    }
+}
+
+#[test]
 fn a_busy_address_ends_the_start_with_its_name() {
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = busy.local_addr().unwrap().to_string();
@@ -97,6 +117,21 @@ async fn it_serves_on_a_unix_socket_too() {
     assert_eq!(&answer, b"HTTP/1.1 200 OK");
     drop(ramjet);
     std::fs::remove_file(path).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_addresses_of_both_families_are_listened_to_side_by_side() {
+    let port = lease().port();
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return; // a machine without IPv6
+    }
+    let both = format!("[::]:{port},0.0.0.0:{port}");
+    let api = Some(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
+    let upstreams = &[Engine::start().await.addr];
+    let ramjet = Ramjet::start_with(Start { upstreams, env: &[("RJ_API_ADDR", &both)], api, ..Start::default() }).await;
+    for address in [ramjet.api, std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, port))] {
+        client::get(address, "/health").await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

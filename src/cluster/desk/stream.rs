@@ -6,18 +6,26 @@
 use super::super::keys::{Purpose, Rejected};
 use super::super::wire::{Batch, bytes};
 use super::{BATCHES, Desk, MEASURED, index64};
+use crate::fleet::sharing::Learned;
 
 impl Desk {
     /// What goes out of what was learned, at `unix`.
     pub(super) fn batches(&mut self, unix: u64) -> Vec<Vec<u8>> {
         let (mut all, ahead) = (Vec::new(), self.ahead(unix));
         let mut gone = self.names.gone(&self.fleet);
+        if !gone.is_empty() {
+            // what was read names slots that are about to be somebody else's
+            self.peers.take_in();
+        }
         for _ in 0..BATCHES {
             let (mut batch, mut things, mut is_full) = (Batch::default(), 0, false);
             while !is_full && let Some(learned) = self.next_told() {
+                things += 1;
+                if self.is_void(&learned) {
+                    continue;
+                }
                 let name = |id| self.names.name(id, (&self.fleet, &self.keys));
                 is_full = !batch.push(&learned.shifted(ahead), name);
-                things += 1;
             }
             if !is_full {
                 self.names.let_go(std::mem::take(&mut gone)).for_each(|name| batch.forgot(name));
@@ -37,6 +45,14 @@ impl Desk {
             all.extend(self.tell(Batch::default(), 0));
         }
         all
+    }
+
+    /// Whether it has waited until it was no longer so: who hears of it may not have heard why.
+    fn is_void(&self, learned: &Learned) -> bool {
+        match learned {
+            Learned::Claimed(claimed) => self.fleet.is_void(claimed.replica, claimed.at),
+            _ => false,
+        }
     }
 
     /// By how much the clock that all routers have shows more than the fleet's.

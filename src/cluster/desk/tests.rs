@@ -189,7 +189,7 @@ fn load_is_everybodys_until_its_router_is_silent_and_open_claims_end_with_it() {
     shop.round(&mut b, 9001.0);
     assert_eq!(b.load(1), 3);
     // also while the store takes its time
-    b.desk.fade(12_001.0);
+    b.desk.wait(12_001.0);
     assert_eq!(b.load(1), 0);
     shop.round(&mut a, 12_002.0);
     shop.round(&mut b, 12_003.0);

@@ -5,7 +5,7 @@ use super::*;
 use proptest::prelude::*;
 
 const L: Limits = Limits { silence_ms: 1000.0, factor: 3.0 };
-const STREAM: Expected = Expected { prefill_ms: 20.0, decode_ms: 2000.0, streams: true };
+const STREAM: Expected = Expected { prefill_ms: 20.0, whole_ms: 20.0, decode_ms: 2000.0, streams: true };
 
 /// A watch with one request begun at 0.
 fn one(expected: Expected) -> (Watch, Ticket) {
@@ -101,6 +101,43 @@ fn a_prompt_that_takes_minutes_is_waited_for() {
     assert_eq!(frozen_at(&mut watch, Reply::Silent, 1_200_000.0), None);
     watch.first_token(ticket, 1_200_000.0, 1_200_000.0);
     assert!(watch.signs(1_200_001.0).unwrap().silence_ms < 2.0);
+}
+
+#[test]
+fn a_long_prompt_whose_cache_was_emptied_is_waited_for_and_one_that_is_read_is_not() {
+    let (mut watch, ticket) = one(Expected { whole_ms: 300_000.0, ..STREAM });
+    assert_eq!(frozen_at(&mut watch.clone(), Reply::Silent, 60_000.0), Some(2500.0), "it was there");
+    let mut is_read = watch.clone();
+    is_read.first_token(ticket, 10.0, 10.0);
+    for watch in [&mut watch, &mut is_read] {
+        watch.emptied();
+    }
+    assert_eq!(frozen_at(&mut watch, Reply::Silent, 1_200_000.0), None);
+    assert!(frozen_at(&mut is_read, Reply::Silent, 60_000.0).is_some());
+    // whole is never less than what was expected
+    let (mut watch, _) = one(Expected { prefill_ms: 300_000.0, ..STREAM });
+    watch.emptied();
+    assert_eq!(frozen_at(&mut watch, Reply::Silent, 1_200_000.0), None);
+}
+
+#[test]
+fn an_answer_that_shows_nothing_is_being_generated_when_all_prompts_have_had_their_time() {
+    let (mut watch, mut backlog) = (Watch::default(), Backlog::default());
+    let mut begin = |now: f64, prefill_ms: f64, streams: bool| {
+        let ticket = backlog.begin(now, prefill_ms, streams);
+        watch.begin(ticket, now, Expected { prefill_ms, streams, ..STREAM });
+        ticket
+    };
+    let [first, stream, second] = [begin(0.0, 100.0, false), begin(10.0, 50.0, true), begin(20.0, 300.0, false)];
+    let may = |watch: &Watch, ticket| [100.0, 201.0, 449.0, 751.0].map(|now| watch.may_generate(ticket, now));
+    assert_eq!(may(&watch, first), [false, true, true, true]);
+    assert_eq!((may(&watch, stream), may(&watch, second)), ([false; 4], [false, false, false, true]));
+    // what is known to be read takes nobody's time
+    watch.first_token(stream, 150.0, 50.0);
+    assert!(watch.may_generate(second, 701.0) && !watch.may_generate(second, 699.0));
+    watch.emptied();
+    watch.end(second, 900.0);
+    assert!(!watch.may_generate(second, 1e9));
 }
 
 #[test]
@@ -258,7 +295,7 @@ fn seen_together(streams: usize) -> (Watch, Backlog) {
 
 #[test]
 fn a_batch_full_of_answers_that_show_nothing_explains_a_question_that_waits() {
-    let whole = Expected { prefill_ms: 60.0, decode_ms: 20_000.0, streams: false };
+    let whole = Expected { prefill_ms: 60.0, whole_ms: 60.0, decode_ms: 20_000.0, streams: false };
     let with_backlog = |streams, wholes| {
         let (mut watch, mut backlog) = seen_together(streams);
         (0..wholes).for_each(|_| watch.begin(backlog.begin(0.0, 60.0, false), 0.0, whole));

@@ -36,6 +36,11 @@ impl Publisher {
         Publisher { stream, topic, next: 0, log: Log::default() }
     }
 
+    /// What a forwarder passes on from now on is of this topic, and has had so many batches before.
+    pub(crate) fn forwards(&mut self, topic: &'static str, next: u64) {
+        (self.topic, self.next) = (topic, next);
+    }
+
     /// The same with what was published before it.
     pub(crate) fn after(mut self, log: &Log) -> Self {
         (self.next, self.log) = (log.lock().unwrap().len() as u64, log.clone());

@@ -90,28 +90,42 @@ impl Ramjet {
 
     /// Starts ramjet and waits until it answers.
     pub(crate) async fn start_with(start: Start<'_>) -> Ramjet {
+        let mut ramjet = Self::spawn(&start);
+        let in_clear = start.listen.is_empty();
+        super::until("ramjet answers on both listeners", || ramjet.answers(in_clear)).await;
+        assert!(ramjet.ended().is_none(), "ramjet ended at its start");
+        std::fs::remove_file(&ramjet.file).unwrap();
+        ramjet
+    }
+
+    /// Starts ramjet and waits for nothing.
+    pub(crate) fn spawn(start: &Start<'_>) -> Ramjet {
         let (api, admin) = (start.api.unwrap_or_else(lease), start.admin.unwrap_or_else(lease));
         let file = tempdir().join(format!("{}.yaml", admin.port()));
-        std::fs::write(&file, configuration(&start, api, admin)).unwrap();
+        std::fs::write(&file, configuration(start, api, admin)).unwrap();
         let mut command = command();
         command.arg("-c").arg(&file).envs(start.env.iter().copied()).stdin(Stdio::null());
         if std::env::var_os("RAMJET_TEST_LOG").is_none() {
             command.stdout(Stdio::null()).stderr(Stdio::null());
         }
-        let mut ramjet = Ramjet { child: command.spawn().unwrap(), api, admin, file };
-        let in_clear = start.listen.is_empty();
-        let answers = || async {
-            let serves = if in_clear {
-                client::get(api, "/health").await.is_ok()
-            } else {
-                tokio::net::TcpStream::connect(api).await.is_ok()
-            };
-            serves && client::get(admin, "/livez").await.is_ok()
+        Ramjet { child: command.spawn().unwrap(), api, admin, file }
+    }
+
+    /// Whether it answers on both listeners; `in_clear`, or over TLS.
+    pub(crate) async fn answers(&self, in_clear: bool) -> bool {
+        let serves = if in_clear {
+            client::get(self.api, "/health").await.is_ok()
+        } else {
+            tokio::net::TcpStream::connect(self.api).await.is_ok()
         };
-        super::until("ramjet answers on both listeners", answers).await;
-        assert!(ramjet.ended().is_none(), "ramjet ended at its start");
-        std::fs::remove_file(&ramjet.file).unwrap();
-        ramjet
+        serves && client::get(self.admin, "/livez").await.is_ok()
+    }
+
+    /// Whether its first thread holds hangups back.
+    pub(crate) fn holds_hangups(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        blocked.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 == 1))
     }
 
     /// Writes the file anew.
