@@ -114,6 +114,9 @@ async fn play(stream: &mut TcpStream, part: &Part) -> Option<bool> {
     Some(part.framing != Framing::Close)
 }
 
+/// For a status: the stream was reset, and its head, which waited to be written, with it.
+const RESET: u16 = 0;
+
 /// An answer's status, and its body if it ended as a whole one.
 async fn ask(api: SocketAddr, n: u64) -> Option<(u16, Option<Vec<u8>>)> {
     let body = chat_body(200 + (n % 1000) as usize, "\"stream\":true,");
@@ -122,7 +125,11 @@ async fn ask(api: SocketAddr, n: u64) -> Option<(u16, Option<Vec<u8>>)> {
         let request = http::Request::post("http://ramjet.test/v1/chat/completions").header("x-part", n);
         let (response, mut stream) = sender.send_request(request.body(()).unwrap(), false).unwrap();
         h2_send_body(&mut stream, Bytes::from(body)).await;
-        let response = response.await.ok()?;
+        let response = match response.await {
+            Ok(response) => response,
+            // one that may be sent again by whoever likes was never answered
+            Err(e) => return e.reason().filter(|why| *why != h2::Reason::REFUSED_STREAM).map(|_| (RESET, None)),
+        };
         let (status, mut stream, mut whole) = (response.status().as_u16(), response.into_body(), Vec::new());
         while let Some(piece) = stream.data().await {
             let Ok(piece) = piece else { return Some((status, None)) };
@@ -158,6 +165,10 @@ async fn one(api: SocketAddr, n: u64, tally: &Tally) {
         (200, None) => {
             assert!(part.cut.is_some(), "request {n} was cut: {part:?}");
             tally.cut.fetch_add(1, Relaxed);
+        }
+        (RESET, _) => {
+            assert!(part.cut.is_some(), "request {n} was reset: {part:?}");
+            tally.errors.fetch_add(1, Relaxed);
         }
         // a reset may overtake the head; an answer that ends within one piece is known to be cut before it is begun
         (502, _) => {

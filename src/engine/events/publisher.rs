@@ -73,7 +73,7 @@ impl Publisher {
 
     /// What it told is not to be relied on any more; whether it told anything.
     pub(super) fn has_ended(self) -> bool {
-        self.sources.into_values().fold(false, |told, mut source| source.hangs_up() || told)
+        self.sources.values().any(|source| source.told.strong_count() > 0)
     }
 }
 
@@ -136,16 +136,14 @@ impl Source {
         }
         replica.is_told_by(&self.teller, now)
     }
-
-    fn hangs_up(&mut self) -> bool {
-        std::mem::take(&mut self.told).upgrade().inspect(|replica| replica.hangs_up(&self.teller)).is_some()
-    }
 }
 
 impl Drop for Source {
     /// Also where nobody listens to it any more, as after a reload.
     fn drop(&mut self) {
-        self.hangs_up();
+        if let Some(replica) = self.told.upgrade() {
+            replica.hangs_up(&self.teller);
+        }
     }
 }
 
@@ -220,6 +218,5 @@ mod tests {
         fleet.change(Vec::new());
         fleet.tidy();
         assert!(told.upgrade().is_none());
-        assert!(!source.hangs_up());
     }
 }

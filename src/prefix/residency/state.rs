@@ -1,5 +1,6 @@
 //! What is believed to be held, as it is handed to the next process. Pending claims go along as held: most of them are
-//! confirmed in the end, and what engines report corrects the others.
+//! confirmed in the end, and what engines report corrects the others. Of what answers denied the count goes along, and what is
+//! gone by it; a single block that was missed before its time is to be missed once more, which costs a wrong prediction.
 
 use super::denials::Denials;
 use super::{AtReplica, Residency, stamp};
