@@ -73,7 +73,10 @@ impl Publisher {
 
     /// What it told is not to be relied on any more; whether it told anything.
     pub(super) fn has_ended(self) -> bool {
-        self.sources.into_values().fold(false, |told, mut source| source.hangs_up() || told)
+        // all of them hang up, whoever told anything
+        let mut told = false;
+        self.sources.into_values().for_each(|mut source| told |= source.hangs_up());
+        told
     }
 }
 

@@ -109,11 +109,11 @@ fn who_was_cut_off_believes_nothing_of_what_it_reads_that_was_lost_since() {
     let (mut a, mut b) = (Router::with(1, &["x", "y"], "s"), Router::with(2, &["y", "x"], "s"));
     let mut pass = |router: &mut Router, ms: f64| while shop.round(router, ms) {};
     [0.0, 500.0].into_iter().for_each(|ms| [&mut a, &mut b].into_iter().for_each(|router| pass(router, ms)));
-    let session = Some(Hint { key: 5, source: Source::Named });
+    let session = Hint { key: 5, source: Source::Named };
     a.hand.set(1000.0);
-    a.claim(&[11], 0).of(1, session).confirm();
+    a.claim(&[11], 0).of(1, Some(session)).confirm();
     // more than is read at a time
-    for n in 0..2 * ENTRIES as u32 {
+    for n in 0..u32::try_from(2 * ENTRIES).unwrap() {
         a.hand.set(1000.0 + f64::from(n));
         a.read(&[100 + u64::from(n)], 0);
         pass(&mut a, 1000.0 + f64::from(n));
@@ -133,7 +133,7 @@ fn who_was_cut_off_believes_nothing_of_what_it_reads_that_was_lost_since() {
     b.fleet.mark();
     pass(&mut b, 8000.0);
     assert_eq!(held(&[&b], &[11, 12, 13, 14, 110, 220]), [[12, 14]]);
-    let home = b.fleet.last_of(session.unwrap()).map(|last| (last.replica, last.tokens <= 0.0));
+    let home = b.fleet.last_of(session).map(|last| (last.replica, last.tokens <= 0.0));
     assert_eq!(home, Some((ReplicaId(1), true)), "nor is it as good a home as it was");
 }
 
