@@ -264,7 +264,7 @@ async fn every_file_of_the_page_is_there_under_a_policy_that_lets_it_do_nothing_
         }
     }
     assert!(paths.len() >= 8, "{paths:?}");
-    assert_eq!(ramjet.order("/page/app.js").await.status, 404);
+    assert_eq!(ramjet.order("/page/app.js").await.status, 405);
     assert_eq!(client::get(ramjet.admin, "/page/").await.unwrap().status, 404);
 }
 
