@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
-/// Takes less time than the system's, and gives memory back as well.
+/// Takes less time than the system's, and gives memory back while it works.
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

@@ -21,7 +21,7 @@ use super::course::read_at_most;
 use super::memory::Room;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::Version;
-use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use pingora_core::apps::HttpPersistentSettings;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v1::server::HttpSession as SessionV1;
@@ -245,8 +245,10 @@ async fn reseat(session: &mut Session) -> Result<()> {
     let keep = HttpPersistentSettings::for_session(&session.downstream_session);
     let limits = (session.downstream_session.get_read_timeout(), session.downstream_session.get_write_timeout());
     let mut head = sentinel_head(session.req_header())?;
-    // a session that is not to be kept would close its connection here
+    // a session that is not to be kept would close its connection here: what its client asks for stands in the fresh head
+    session.req_header_mut().remove_header(&CONNECTION);
     session.set_keepalive(Some(0));
+    session.set_keepalive_reuses_remaining(None);
     let empty = Box::new(ServerSession::new_custom(Box::new(())));
     let reusable = match *std::mem::replace(&mut session.downstream_session, empty) {
         ServerSession::H1(mut old) => {

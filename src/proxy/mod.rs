@@ -241,7 +241,7 @@ impl ProxyHttp for Proxy {
 
     async fn connected_to_upstream(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         reused: bool,
         _peer: &HttpPeer,
         connection: RawFd,
@@ -249,7 +249,8 @@ impl ProxyHttp for Proxy {
         ctx: &mut Self::CTX,
     ) -> Result<()> {
         identity::leads_to_its_engine(reused, ctx)?;
-        if ctx.body.is_short() {
+        // of what must not be sent twice it is to be known whether the head alone failed
+        if ctx.body.is_short() && retry::is_repeatable(session.req_header(), ctx) {
             course::send_together(connection);
         }
         Ok(())

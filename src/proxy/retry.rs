@@ -144,7 +144,7 @@ impl Proxy {
 }
 
 /// Whether a repetition costs work and no more.
-fn is_repeatable(request: &RequestHeader, ctx: &Context) -> bool {
+pub(super) fn is_repeatable(request: &RequestHeader, ctx: &Context) -> bool {
     ctx.is_repeatable() || request.method.is_idempotent() || endpoint::only_listens_or_speaks(request.uri.path())
 }
 

@@ -121,6 +121,40 @@ async fn a_short_body_goes_in_one_segment_with_its_head() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_closes_its_connection_after_the_answer_gets_it_whatever_its_body() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    for stream in ["", STREAMED] {
+        for (framing, pad, size) in [
+            ("length", 9000, 5000),
+            ("length", 0, 20_000),
+            ("length", 0, 100_000),
+            ("chunked", 0, 20_000),
+            ("chunked", 0, 100_000),
+        ] {
+            let body = chat_body(size, stream);
+            let (how, framed) = match framing {
+                "length" => (format!("content-length: {}\r\n", body.len()), body.clone()),
+                _ => {
+                    let pieces = body
+                        .chunks(50_000)
+                        .flat_map(|piece| [format!("{:x}\r\n", piece.len()).as_bytes(), piece, b"\r\n"].concat());
+                    ("transfer-encoding: chunked\r\n".to_owned(), pieces.chain(*b"0\r\n\r\n").collect())
+                }
+            };
+            let head = chat_head(&format!("connection: close\r\nx-pad: {}\r\n{how}", "p".repeat(pad)));
+            let mut h1 = H1::connect(ramjet.api).await.unwrap();
+            h1.send(&[head.as_bytes(), &framed].concat()).await;
+            let answer = h1.answer().await.unwrap_or_else(|e| panic!("{framing} {pad} {size} {stream}: {e}"));
+            assert_eq!(answer.status, 200, "{framing} {pad} {size} {stream}");
+            let seen = engine.seen().pop().unwrap();
+            assert_eq!((seen.length, seen.hash), (body.len(), xxh3_64(&body)), "{framing} {pad} {size} {stream}");
+        }
+    }
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_comes_with_its_head_arrives_whatever_their_sizes() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;
