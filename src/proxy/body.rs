@@ -127,14 +127,21 @@ impl Body {
         }
     }
 
-    /// Puts the body in the place of the sentinel.
-    pub(super) fn replace_sentinel(&self, piece: &mut Option<Bytes>, end_of_stream: bool) -> Result<()> {
+    /// Puts the body in the place of the sentinel. Over HTTP/2 (`is_h2`) the end comes after it where trailers follow, which
+    /// nobody reads.
+    pub(super) fn replace_sentinel(&self, piece: &mut Option<Bytes>, end_of_stream: bool, is_h2: bool) -> Result<()> {
         match self {
             Body::Untouched => {
                 // Pingora writes an empty last piece as the end of a chunked body, and then the end once more: the
                 // engine would take the second one for the beginning of another request
                 if end_of_stream && piece.as_ref().is_some_and(Bytes::is_empty) {
                     *piece = None;
+                }
+                Ok(())
+            }
+            Body::Held(bytes) if is_h2 => {
+                if piece.as_ref().is_some_and(|piece| !piece.is_empty()) {
+                    *piece = Some(bytes.clone());
                 }
                 Ok(())
             }
@@ -180,6 +187,10 @@ pub(super) async fn read(
     let body = read_all(session, length, limits, room).await;
     read_at_most(usize::MAX);
     let body = body?;
+    if is_h2 && body.is_empty() {
+        // there may be trailers
+        return Ok(Body::Untouched);
+    }
     if !body.is_empty() && session.downstream_session.get_retry_buffer().is_none() {
         reseat(session).await?;
     }

@@ -236,7 +236,7 @@ impl ProxyHttp for Proxy {
         if !session.was_upgraded() {
             self.weigh(piece.as_ref(), ctx)?;
         }
-        ctx.body.replace_sentinel(piece, end_of_stream)
+        ctx.body.replace_sentinel(piece, end_of_stream, session.as_downstream().is_http2())
     }
 
     async fn connected_to_upstream(

@@ -17,7 +17,7 @@ use crate::api::model::Form;
 use crate::policy::queue::Shed;
 use crate::types::ReplicaId;
 use bytes::Bytes;
-use http::header::CONTENT_ENCODING;
+use http::header::{CONNECTION, CONTENT_ENCODING};
 use http::{HeaderName, HeaderValue, Method, Version};
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
@@ -106,6 +106,8 @@ impl Proxy {
     /// Whether the connection outlives the request, and what may come on it meanwhile.
     fn keep_connection(&self, session: &mut Session) {
         match session.get_keepalive() {
+            // Pingora looks at the first field of this name, and they are one list
+            Some(_) if closes(session.req_header()) => session.set_keepalive(None),
             // a process that is going away lets its clients go between two requests, not in one
             Some(_) if self.draining.load(Relaxed) => session.set_keepalive(None),
             Some(_) => session.set_keepalive(Some(CLIENT_IDLE.as_secs())),
@@ -268,4 +270,12 @@ fn is_malformed(e: &Error) -> bool {
 pub(super) fn refuse<T>(ctx: &mut Context, kind: ErrorKind) -> Result<T> {
     ctx.own_error = Some(kind);
     Error::e_explain(ErrorType::HTTPStatus(kind.status()), kind.code())
+}
+
+/// Whether a client wants its connection closed after the answer.
+fn closes(request: &RequestHeader) -> bool {
+    let fields = request.headers.get_all(CONNECTION).iter();
+    fields
+        .flat_map(|field| field.as_bytes().split(|b| *b == b','))
+        .any(|item| item.trim_ascii().eq_ignore_ascii_case(b"close"))
 }

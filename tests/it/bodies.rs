@@ -155,6 +155,50 @@ async fn a_client_that_closes_its_connection_after_the_answer_gets_it_whatever_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_http2_arrives_once_though_trailers_follow_it() {
+    let (a, b) = (Engine::start().await, Engine::start().await);
+    let ramjet = Ramjet::start(&[a.addr, b.addr]).await;
+    let mut sender = h2_connect(ramjet.api).await;
+    for size in [0, 1, 100, 17_000, 65_000, 257_000] {
+        for (length, hangs_up) in [(None, false), (Some(size), false), (None, true)] {
+            let body = Bytes::from(if size == 0 { Vec::new() } else { body_of(size) });
+            if hangs_up {
+                // one of them, whichever is asked first
+                a.script(&["drop"]);
+            }
+            let (response, mut stream) = sender.send_request(h2_request("", length), false).unwrap();
+            let mut left = body.clone();
+            while !left.is_empty() {
+                stream.reserve_capacity(left.len());
+                let room = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await.unwrap().unwrap();
+                stream.send_data(left.split_to(room.min(left.len())), false).unwrap();
+            }
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("x-t", http::HeaderValue::from_static("1"));
+            stream.send_trailers(trailers).unwrap();
+            assert_eq!(response.await.unwrap().status(), 200, "{size} {length:?} {hangs_up}");
+            let arrived = |engine: &Engine| engine.seen().pop().map(|seen| (seen.length, seen.hash));
+            let wanted = Some((size, xxh3_64(&body)));
+            assert!(arrived(&a) == wanted || arrived(&b) == wanted, "{size} {length:?} {hangs_up}");
+        }
+    }
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn close_is_heard_in_whatever_field_it_stands() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    for fields in ["connection: x-foo\r\nconnection: close\r\n", "connection: x-foo , Close\r\n"] {
+        let mut h1 = H1::connect(ramjet.api).await.unwrap();
+        h1.send(chat_head(&format!("{fields}content-length: 100\r\n")).as_bytes()).await;
+        h1.send(&body_of(100)).await;
+        let answer = h1.answer().await.unwrap();
+        assert_eq!((answer.status, answer.header("connection")), (200, Some("close")), "{fields}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_comes_with_its_head_arrives_whatever_their_sizes() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;
