@@ -150,6 +150,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let certificates = loaded.tls.clone().map(|tls| Certificates::new(config.listen.tls.clone(), tls));
     let api = api_service(&server, config, &proxy, (open_http2, certificates.as_ref()), &succession);
     let api = group::opening(api, founded.cluster.as_ref());
+    let follows = inheritance.is_some();
     let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
     let access = Arc::new(ArcSwap::from_pointee(access));
     let (told, readiness) = (founded.told, founded.readiness);
@@ -163,6 +164,7 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let admin = Admin::new(fleet.clone(), seen, draining, access).guarded(guard.clone());
     let admin = admin.showing(past, settings(&founded.news));
     let admin = admin_service(config, admin.reloading(reload.clone()), &succession);
+    let (api, admin) = in_order(api, admin, follows.then(|| succession.serves()));
 
     let of = |addresses: Option<Vec<String>>| addresses.into_iter().flatten().collect();
     let wanted = [of(api.listen_addresses()), of(admin.listen_addresses())];
@@ -380,8 +382,23 @@ fn admin_service(config: &Config, admin: Admin, succession: &Succession) -> Earl
     let mut service = Service::new("admin".to_owned(), admin);
     service.add_tcp(&config.listen.admin.to_string());
     service.threads = Some(1);
-    // what is counted must not be shown by two processes at a time
-    Early::new(service, succession.over(), Arc::default()).opening(succession.serves())
+    Early::new(service, succession.over(), Arc::default())
+}
+
+/// Both, so that who has an answer of the API finds the admin listener there. Where this process follows another one, whose
+/// listener stands meanwhile, admin begins when this one `serves`: what is counted must not be shown by two processes at a time.
+fn in_order(
+    api: Early<Front>,
+    admin: Early<Admin>,
+    serves: Option<watch::Receiver<bool>>,
+) -> (Early<Front>, Early<Admin>) {
+    match serves {
+        Some(serves) => (api, admin.opening(serves)),
+        None => {
+            let stands = admin.bound();
+            (api.opening(stands), admin)
+        }
+    }
 }
 
 /// A number that differs from process to process, from the seed that the standard library draws for its maps.

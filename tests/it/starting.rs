@@ -5,6 +5,7 @@ use crate::support::engine::Engine;
 use crate::support::ramjet::{Ramjet, Start, command, lease};
 use crate::support::{chat_body, until};
 use std::process::Output;
+use std::time::{Duration, Instant};
 
 fn run(args: &[&str], env: &[(&str, &str)]) -> (i32, String, String) {
     let Output { status, stdout, stderr } = command().args(args).envs(env.iter().copied()).output().unwrap();
@@ -96,6 +97,21 @@ fn a_unix_socket_takes_the_place_of_nobody_else_and_of_no_file() {
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     start(&folder.join("none/api.sock"));
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_has_an_answer_of_the_api_finds_the_admin_listener_there() {
+    let engine = Engine::start().await;
+    for start in 0..12 {
+        let ramjet = Ramjet::spawn(&Start { upstreams: &[engine.addr], ..Start::default() });
+        let until = Instant::now() + Duration::from_secs(60);
+        // without a pause: what is looked for is over in a moment
+        while std::net::TcpStream::connect(ramjet.api).is_err() {
+            assert!(Instant::now() < until, "start {start}: nobody listens");
+            std::thread::yield_now();
+        }
+        std::net::TcpStream::connect(ramjet.admin).unwrap_or_else(|e| panic!("start {start}: {e}"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

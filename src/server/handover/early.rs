@@ -16,8 +16,8 @@ use tokio::sync::watch;
 /// The service, told of a shutdown when another process accepts or when there is one.
 pub(in crate::server) struct Early<A> {
     service: Service<A>,
-    /// Whether it may begin, where it is not to begin at once.
-    opens: Option<watch::Receiver<bool>>,
+    /// Each says whether it may begin; it begins when all do.
+    opens: Vec<watch::Receiver<bool>>,
     /// Whether another process accepts.
     over: watch::Receiver<bool>,
     /// Where connections look for the shutdown of the process, where they are to wait for it.
@@ -33,12 +33,13 @@ impl<A> Early<A> {
         over: watch::Receiver<bool>,
         shutdown: Arc<OnceLock<ShutdownWatch>>,
     ) -> Self {
-        Early { service, opens: None, over, shutdown, bound: watch::Sender::new(false) }
+        Early { service, opens: Vec::new(), over, shutdown, bound: watch::Sender::new(false) }
     }
 
-    /// The same, which begins only when `opens` says so.
-    pub(in crate::server) fn opening(self, opens: watch::Receiver<bool>) -> Self {
-        Early { opens: Some(opens), ..self }
+    /// The same, which begins only when `opens` says so, too.
+    pub(in crate::server) fn opening(mut self, opens: watch::Receiver<bool>) -> Self {
+        self.opens.push(opens);
+        self
     }
 
     /// Becomes true when it accepts at all of its addresses.
@@ -52,7 +53,7 @@ impl<A: ServerApp + Send + Sync + 'static> AnyService for Early<A> {
     async fn start_service(&mut self, fds: Option<ListenFds>, mut shutdown: ShutdownWatch, listeners_per_fd: usize) {
         // nobody has set it before
         let _set = self.shutdown.set(shutdown.clone());
-        if let Some(opens) = &mut self.opens {
+        for opens in &mut self.opens {
             tokio::select! {
                 _ = opens.wait_for(|opens| *opens) => {}
                 _ = shutdown.wait_for(|down| *down) => return,
