@@ -2,12 +2,16 @@
 
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 
 PR_SET_PDEATHSIG = 1
+# below those that the system chooses
+PORTS = range(20_000, 32_000)
+LEASES = []
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -79,12 +83,20 @@ def exit_on_signals():
 
 
 def lease_ports(count):
-    """Free loopback ports, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Loopback ports that nobody else has as long as this process runs. The system gives out none of them to whoever asks for
+    any or connects, and each lease holds a name of its port, which another test would find taken."""
+    ports = []
+    while len(ports) < count:
+        port, held = secrets.choice(PORTS), socket.socket(socket.AF_UNIX)
+        try:
+            if sys.platform == "linux":
+                held.bind(f"\0ramjet-port-{port}")
+            with socket.socket() as tried:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind(("127.0.0.1", port))
+        except OSError:
+            held.close()
+            continue
+        LEASES.append(held)
+        ports.append(port)
+    return ports

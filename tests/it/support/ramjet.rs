@@ -1,10 +1,17 @@
 //! The ramjet process under test.
 
 use super::client;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{SocketAddr, TcpListener};
+use std::ops::Range;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{self as unix, UnixListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+
+/// Where leased ports are.
+const PORTS: Range<u16> = 20_000..32_000;
 
 /// A running ramjet; killed on drop.
 pub(crate) struct Ramjet {
@@ -57,18 +64,20 @@ impl Default for Start<'_> {
     }
 }
 
-/// A port that nobody else has at the moment, and that no other lease of this test had: a ramjet whose replica is
-/// itself would be busy for ever.
+/// A port that nobody else has as long as this test runs. The system gives out none below 32768 to whoever asks for any or
+/// connects, and each lease holds a name of its port, which another test would find taken.
 pub(crate) fn lease() -> SocketAddr {
-    static LEASED: Mutex<Vec<SocketAddr>> = Mutex::new(Vec::new());
-    let mut leased = LEASED.lock().unwrap();
-    loop {
-        let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        if !leased.contains(&addr) {
-            leased.push(addr);
-            return addr;
-        }
-    }
+    static LEASED: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+    let chance = RandomState::new();
+    let lease = |n: u32| {
+        let port = PORTS.start + u16::try_from(chance.hash_one(n) % PORTS.len() as u64).unwrap();
+        let name = unix::SocketAddr::from_abstract_name(format!("ramjet-port-{port}")).unwrap();
+        let held = UnixListener::bind_addr(&name).ok()?;
+        let addr = TcpListener::bind(("127.0.0.1", port)).ok()?.local_addr().unwrap();
+        LEASED.lock().unwrap().push(held);
+        Some(addr)
+    };
+    (0..10_000).find_map(lease).expect("no port is free")
 }
 
 /// The binary with an environment that holds none of its settings.
