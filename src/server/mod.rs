@@ -150,7 +150,6 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let certificates = loaded.tls.clone().map(|tls| Certificates::new(config.listen.tls.clone(), tls));
     let api = api_service(&server, config, &proxy, (open_http2, certificates.as_ref()), &succession);
     let api = group::opening(api, founded.cluster.as_ref());
-    let follows = inheritance.is_some();
     let access = Access { is_local: config.listen.admin.ip().is_loopback(), token: admin_token(loaded) };
     let access = Arc::new(ArcSwap::from_pointee(access));
     let (told, readiness) = (founded.told, founded.readiness);
@@ -164,12 +163,11 @@ pub fn run(loaded: &Loaded, cli: &Cli) -> Result<std::convert::Infallible, Start
     let admin = Admin::new(fleet.clone(), seen, draining, access).guarded(guard.clone());
     let admin = admin.showing(past, settings(&founded.news));
     let admin = admin_service(config, admin.reloading(reload.clone()), &succession);
-    let (api, admin) = in_order(api, admin, follows.then(|| succession.serves()));
+    let (api, admin) = in_order(api, admin, inheritance.is_some().then(|| succession.serves()));
 
     let of = |addresses: Option<Vec<String>>| addresses.into_iter().flatten().collect();
     let wanted = [of(api.listen_addresses()), of(admin.listen_addresses())];
-    let bound = api.bound();
-    let handover = Handover { succession: succession.clone(), inheritance, wanted, bound, pid_files };
+    let handover = Handover { succession: succession.clone(), inheritance, wanted, bound: api.bound(), pid_files };
     let handover = server.add_service(handover);
     server.add_service(api).add_dependency(&handover);
     server.add_service(admin).add_dependency(&handover);
