@@ -35,6 +35,8 @@ pub enum Unread {
 
 /// How many times its size a body may expand. Prompts come to ten or twenty; what deflate can do at most is a thousand.
 pub const DENSEST: usize = 100;
+/// What is decoded at a time.
+const PIECE: usize = 256 << 10;
 /// Below this size the ratio plays no part.
 pub(super) const HARMLESS: usize = 1 << 20;
 /// The largest window of zstd, as RFC 9659 has it for HTTP: 8 MiB.
@@ -66,14 +68,22 @@ impl Coding {
     /// [`Unread`] when it cannot be read or must not be.
     pub fn decode(self, body: &[u8], limit: usize) -> Result<Vec<u8>, Unread> {
         let most = limit.min(body.len().saturating_mul(DENSEST).max(HARMLESS));
-        let mut out = Vec::new();
         let mut plain = self.reader(body).map_err(|_| Unread::Broken)?.take(most as u64 + 1);
-        let read = plain.read_to_end(&mut out);
-        match read {
-            _ if out.len() > most && most == limit => Err(Unread::TooLarge),
-            _ if out.len() > most => Err(Unread::TooDense),
-            Ok(_) => Ok(out),
-            Err(_) => Err(Unread::Broken),
+        // in pieces: a vector that grows to the limit has been there twice for a moment
+        let (mut pieces, mut length) = (Vec::new(), 0);
+        loop {
+            let mut piece = Vec::with_capacity(PIECE);
+            let read = plain.by_ref().take(PIECE as u64).read_to_end(&mut piece);
+            length += piece.len();
+            let is_last = piece.len() < PIECE;
+            pieces.push(piece);
+            match read {
+                _ if length > most && most == limit => return Err(Unread::TooLarge),
+                _ if length > most => return Err(Unread::TooDense),
+                Ok(_) if is_last => return Ok(pieces.concat()),
+                Ok(_) => {}
+                Err(_) => return Err(Unread::Broken),
+            }
         }
     }
 
