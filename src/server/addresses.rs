@@ -4,13 +4,11 @@
 use super::StartError;
 use crate::config::{Config, ListenAddr};
 use crate::proxy::keepalive;
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn6, bind, listen, setsockopt, socket, sockopt,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt};
 use pingora_core::listeners::TcpSocketOptions;
 use std::fs;
 use std::io::{Error, ErrorKind, Result};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -57,16 +55,15 @@ fn try_given(address: SocketAddr, is_alone: bool, given: &[String]) -> Result<()
     )))
 }
 
+/// Whether an address can be had. It is not listened at, or a client that looks for the service would be connected to nobody.
 fn try_tcp(address: SocketAddr, is_v6_alone: bool) -> Result<()> {
-    let SocketAddr::V6(v6) = address else { return TcpListener::bind(address).map(drop) };
-    let tried = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let family = if address.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
+    let tried = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&tried, sockopt::ReuseAddr, &true)?;
     if is_v6_alone {
         setsockopt(&tried, sockopt::Ipv6V6Only, &true)?;
     }
-    bind(tried.as_raw_fd(), &SockaddrIn6::from(v6))?;
-    listen(&tried, Backlog::new(1)?)?;
-    Ok(())
+    Ok(bind(tried.as_raw_fd(), &SockaddrStorage::from(address))?)
 }
 
 /// Whether a socket can be made at `path`, in the place of nothing or of one that nobody listens at.
@@ -95,6 +92,22 @@ pub(super) fn options(config: &Config, address: SocketAddr) -> TcpSocketOptions 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn an_address_is_tried_without_listening_at_it() {
+        // of those that the system gives out to nobody, or who connects could be connected to itself
+        let ports = (20_000..32_000).cycle().skip(std::process::id() as usize % 12_000);
+        let taken = ports.take(12_000).find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).unwrap();
+        let address = taken.local_addr().unwrap();
+        assert_eq!(try_tcp(address, false).unwrap_err().kind(), ErrorKind::AddrInUse);
+        drop(taken);
+        let asking = std::thread::spawn(move || (0..2000).any(|_| std::net::TcpStream::connect(address).is_ok()));
+        while !asking.is_finished() {
+            assert!(try_tcp(address, false).is_ok());
+        }
+        assert!(!asking.join().unwrap(), "somebody was connected to nobody");
+    }
 
     #[test]
     fn all_of_ipv6_is_all_of_ipv4_too_where_nobody_else_has_that() {
