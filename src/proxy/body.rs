@@ -1,21 +1,5 @@
-//! The whole request body, read before a replica is chosen, and how it still reaches that replica.
-//!
-//! pingora-proxy 0.9.1 sends a body that was read early only if its retry buffer holds something, and that buffer gives
-//! up for good beyond 64 KiB. So, once the body has been read, the buffer is made to hold a *sentinel*: some bytes of
-//! no interest, which the proxy sends through `request_body_filter`, where they are exchanged for the real body. The
-//! sentinel stays in the buffer, so every further attempt gets the body again; the body itself is a counted reference.
-//!
-//! How a sentinel is left, by framing:
-//! - HTTP/1.1 with a length: the buffer is switched on for the last bytes only, mostly the last one, which is left behind
-//!   by the reads before: what it holds stays for as long as the answer takes, and is copied whenever Pingora is asked for it;
-//! - HTTP/2 with a length: it is switched on for the tail of the body, which a single read never exceeds;
-//! - HTTP/2 without length: the first frame is read with the buffer on, the others past it;
-//! - HTTP/1.1 chunked up to 64 KiB: the body is its own sentinel;
-//! - HTTP/1.1 chunked beyond: the connection is seated in a fresh session whose request has a one-byte body. So is one with
-//!   a long body whose answer is a stream: Pingora keeps the buffer that it read with for as long as that lasts.
-//!
-//! **Guard rails:** `upstream_peer` refuses to go on without a sentinel ([`is_seated`]), which turns a change in Pingora
-//! into a clean 500 rather than a request that hangs; `tests/it/bodies.rs` plays sizes × framings; the version is pinned.
+//! The whole request body, read before a replica is chosen. It is held until its answer begins, and goes to the engine from
+//! there, as often as it takes (`exchange.rs`). What Pingora has read it with is let go of as early as can be.
 
 use super::course::read_at_most;
 use super::memory::Room;
@@ -28,15 +12,10 @@ use pingora_core::protocols::http::v1::server::HttpSession as SessionV1;
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
-use std::future::poll_fn;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Pingora's retry buffer, which cannot be configured.
-const RETRY_BUFFER: usize = 64 << 10;
-/// A sentinel of HTTP/1.1 is not larger where the length is known.
-const SENTINEL: usize = 4 << 10;
-/// What one read of a longer one gives. Pingora's buffer of 64 KiB keeps as much memory as was ever read at one time, and
+/// What one read of a body gives. Pingora's buffer of 64 KiB keeps as much memory as was ever read at one time, and
 /// who gets that memory after it keeps it as well: mostly the buffer that an answer is read with, for as long as that takes,
 /// though the events of a stream need little of it.
 const PIECE: usize = 16 << 10;
@@ -126,45 +105,9 @@ impl Body {
             *self = Body::Released;
         }
     }
-
-    /// Puts the body in the place of the sentinel. Over HTTP/2 (`is_h2`) the end comes after it where trailers follow, which
-    /// nobody reads.
-    pub(super) fn replace_sentinel(&self, piece: &mut Option<Bytes>, end_of_stream: bool, is_h2: bool) -> Result<()> {
-        match self {
-            Body::Untouched => {
-                // Pingora writes an empty last piece as the end of a chunked body, and then the end once more: the
-                // engine would take the second one for the beginning of another request
-                if end_of_stream && piece.as_ref().is_some_and(Bytes::is_empty) {
-                    *piece = None;
-                }
-                Ok(())
-            }
-            Body::Held(bytes) if is_h2 => {
-                if piece.as_ref().is_some_and(|piece| !piece.is_empty()) {
-                    *piece = Some(bytes.clone());
-                }
-                Ok(())
-            }
-            Body::Held(bytes) if end_of_stream => {
-                *piece = Some(bytes.clone());
-                Ok(())
-            }
-            Body::Held(_) => Error::e_explain(ErrorType::InternalError, "the sentinel came in pieces"),
-            // what remains of the sentinel after the answer has begun is nothing that an engine should read
-            Body::Released => {
-                *piece = None;
-                Ok(())
-            }
-        }
-    }
 }
 
-/// Whether Pingora will send a body for this request.
-pub(super) fn is_seated(session: &mut Session) -> bool {
-    session.downstream_session.is_body_empty() || session.downstream_session.get_retry_buffer().is_some()
-}
-
-/// Reads the whole body and leaves a sentinel. An empty body stays [`Body::Untouched`].
+/// Reads the whole body. An empty body stays [`Body::Untouched`].
 pub(super) async fn read(
     session: &mut Session,
     limits: ReadLimits,
@@ -191,9 +134,6 @@ pub(super) async fn read(
         // there may be trailers
         return Ok(Body::Untouched);
     }
-    if !body.is_empty() && session.downstream_session.get_retry_buffer().is_none() {
-        reseat(session).await?;
-    }
     Ok(Body::Held(body))
 }
 
@@ -203,21 +143,14 @@ async fn read_all(
     limits: ReadLimits,
     room: &mut Room,
 ) -> std::result::Result<Bytes, BodyFailure> {
-    let is_h2 = session.downstream_session.is_http2();
     let piece = if length.is_some_and(|n| n >= LARGE) { LARGE_PIECE } else { PIECE };
     let began = Instant::now();
     let mut body = BytesMut::with_capacity(length.unwrap_or(0).min(RESERVE_AT_MOST) + ROOM);
     loop {
-        match length.map(|n| n.saturating_sub(body.len())) {
-            // what came with the head is not cut: where that is all, the connection is seated anew
-            Some(left) if !is_h2 && left > SENTINEL => read_at_most(piece.min(left - 1)),
-            Some(left) if left > RETRY_BUFFER => {}
-            _ => session.downstream_session.enable_retry_buffering(),
-        }
-        let past_buffer = is_h2 && length.is_none() && !body.is_empty();
+        read_at_most(piece);
         let latest = began + limits.patience + Duration::from_secs_f64(body.len() as f64 / SLOWEST);
         let deadline = latest.min(Instant::now() + limits.patience);
-        let next = tokio::time::timeout_at(deadline, read_piece(session, past_buffer));
+        let next = tokio::time::timeout_at(deadline, session.read_request_body());
         let Some(piece) = next.await.map_err(|_| BodyFailure::Timeout)?? else {
             return Ok(body.freeze());
         };
@@ -231,31 +164,21 @@ async fn read_all(
     }
 }
 
-async fn read_piece(session: &mut Session, past_buffer: bool) -> Result<Option<Bytes>> {
-    match &mut *session.downstream_session {
-        ServerSession::H2(h2) if past_buffer => poll_fn(|cx| h2.poll_read_body_bytes(cx))
-            .await
-            .transpose()
-            .map_err(|e| Error::because(ErrorType::ReadError, "reading an HTTP/2 body", e)),
-        _ => session.read_request_body().await,
-    }
-}
-
 /// Lets go of what Pingora has read a long body with, where the answer will take its time.
 pub(super) async fn unburden(session: &mut Session, body: &Body) -> Result<()> {
     let is_long = body.held().is_some_and(|bytes| bytes.len() > LONG);
-    if is_long && session.req_header().version == Version::HTTP_11 && content_length(session.req_header()) != Some(1) {
+    if is_long && session.req_header().version == Version::HTTP_11 {
         reseat(session).await?;
     }
     Ok(())
 }
 
-/// Seats an HTTP/1.1 connection whose body was read in a fresh session, with the same head but for a one-byte
+/// Seats an HTTP/1.1 connection whose body was read in a fresh session, with the same head but without a
 /// body. Keep-alive survives, and so do bytes of a next request that were read along.
 async fn reseat(session: &mut Session) -> Result<()> {
     let keep = HttpPersistentSettings::for_session(&session.downstream_session);
     let limits = (session.downstream_session.get_read_timeout(), session.downstream_session.get_write_timeout());
-    let mut head = sentinel_head(session.req_header())?;
+    let mut head = bodyless_head(session.req_header())?;
     // a session that is not to be kept would close its connection here: what its client asks for stands in the fresh head
     session.req_header_mut().remove_header(&CONNECTION);
     session.set_keepalive(Some(0));
@@ -280,23 +203,21 @@ async fn reseat(session: &mut Session) -> Result<()> {
     keep.apply_to_session(&mut session.downstream_session);
     session.downstream_session.set_read_timeout(limits.0);
     session.downstream_session.set_write_timeout(limits.1);
-    session.downstream_session.enable_retry_buffering();
-    session.downstream_session.read_request_body().await?;
     Ok(())
 }
 
-fn sentinel_head(request: &RequestHeader) -> Result<BytesMut> {
+fn bodyless_head(request: &RequestHeader) -> Result<BytesMut> {
     let mut request = request.clone();
     request.remove_header(&TRANSFER_ENCODING);
     request.remove_header(&EXPECT);
-    request.insert_header(CONTENT_LENGTH, "1")?;
+    request.remove_header(&CONTENT_LENGTH);
     let mut head = BytesMut::with_capacity(1024);
     head.put_slice(request.method.as_str().as_bytes());
     head.put_u8(b' ');
     head.put_slice(request.raw_path());
     head.put_slice(if request.version == Version::HTTP_10 { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
     request.header_to_h1_wire(&mut head);
-    head.put_slice(b"\r\nx");
+    head.put_slice(b"\r\n");
     Ok(head)
 }
 

@@ -36,6 +36,8 @@ pub struct Context {
     pub(super) room: Option<Room>,
     /// Bytes of a body that streams through unread.
     pub(super) streamed: usize,
+    /// How many bytes of a body that was read the engine of the last attempt has taken.
+    pub(super) body_sent: Option<usize>,
     pub(super) rank_field: RankField,
     /// Whether usage is asked for in the client's place.
     pub(super) asking: Asking,
@@ -150,6 +152,7 @@ impl Context {
             body: Body::default(),
             room: None,
             streamed: 0,
+            body_sent: None,
             rank_field: RankField::default(),
             asking: Asking::default(),
             route: None,

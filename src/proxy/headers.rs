@@ -2,8 +2,9 @@
 //! that belong to one connection go no further. Everything else is the engine's; of redirects see `redirect.rs`, of what
 //! says where a body ends `framing.rs`.
 
-use http::header::{CONNECTION, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONNECTION, HeaderName, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Version};
+use pingora_error::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 
 /// Fields of one connection besides `Transfer-Encoding`, which frames the body and is Pingora's business
@@ -17,6 +18,11 @@ static HOP_BY_HOP: [HeaderName; 7] = [
     TRAILER,
     UPGRADE,
 ];
+
+/// What no client may call its connection's own.
+const PROTECTED: [&str; 4] = ["host", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
+/// How many fields it may call so.
+const MOST_NOMINATED: usize = 9;
 
 /// What comes with an offer of HTTP/2.
 static HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
@@ -39,6 +45,30 @@ pub(super) fn drop_hop_by_hop(response: &mut ResponseHeader) {
     for name in HOP_BY_HOP.iter().chain(&nominated) {
         response.remove_header(name);
     }
+}
+
+/// Takes out of a request what belongs to the client's connection (RFC 9110, section 7.6.1). What a client may not call its
+/// connection's own is refused, as Pingora does it.
+pub(super) fn drop_hop_by_hop_of_request(request: &mut RequestHeader) -> Result<()> {
+    let is_own = |name: &HeaderName| HOP_BY_HOP.contains(name) || *name == PROXY_AUTHORIZATION || *name == HTTP2_SETTINGS;
+    if !request.headers.keys().any(is_own) {
+        return Ok(());
+    }
+    let mut nominated = Vec::new();
+    for value in request.headers.get_all(CONNECTION) {
+        let items = value.as_bytes().split(|c| *c == b',').map(<[u8]>::trim_ascii);
+        for item in items.filter(|item| !item.is_empty()) {
+            let name = HeaderName::from_bytes(item).ok().filter(|name| !PROTECTED.contains(&name.as_str()));
+            let Some(name) = name.filter(|_| nominated.len() < MOST_NOMINATED) else {
+                return Error::e_explain(ErrorType::InvalidHTTPHeader, "a field that is not the connection's own");
+            };
+            nominated.push(name);
+        }
+    }
+    for name in HOP_BY_HOP.iter().chain([&PROXY_AUTHORIZATION, &HTTP2_SETTINGS]).chain(&nominated) {
+        request.remove_header(name);
+    }
+    Ok(())
 }
 
 /// Whether a request asks for a WebSocket, which is passed through.

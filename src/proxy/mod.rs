@@ -20,6 +20,7 @@ mod body;
 mod context;
 mod cors;
 mod course;
+mod exchange;
 mod explain;
 mod finish;
 mod framing;
@@ -163,6 +164,7 @@ pub struct Proxy {
     trunks: Arc<Trunks>,
     tracer: Arc<Tracer>,
     refusals: Arc<usage::Refusals>,
+    engines: Arc<exchange::Engines>,
 }
 
 /// Request ids: unlike between processes, cheap within one.
@@ -184,7 +186,8 @@ impl Proxy {
         let ids = Arc::new(RequestIds { seed, next: AtomicU64::new(0) });
         let (memory, trunks, refusals) = Default::default();
         let tracer = Arc::new(Tracer::off(metrics.clone()));
-        Proxy { router, metrics, decisions, terms, memory, draining, ids, trunks, tracer, refusals }
+        let engines = Arc::new(exchange::Engines::new(None));
+        Proxy { router, metrics, decisions, terms, memory, draining, ids, trunks, tracer, refusals, engines }
     }
 
     /// The same, which tells `trunks` which beginnings prompts have, and `tracer` what requests did.
@@ -212,6 +215,10 @@ impl ProxyHttp for Proxy {
         self.on_request(session, ctx).await
     }
 
+    async fn proxy_upstream_filter(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<bool> {
+        Ok(!self.exchange(session, ctx).await?)
+    }
+
     async fn upstream_peer(&self, session: &mut Session, ctx: &mut Self::CTX) -> Result<Box<HttpPeer>> {
         self.choose_peer(session, ctx).await
     }
@@ -236,24 +243,24 @@ impl ProxyHttp for Proxy {
         if !session.was_upgraded() {
             self.weigh(piece.as_ref(), ctx)?;
         }
-        ctx.body.replace_sentinel(piece, end_of_stream, session.as_downstream().is_http2())
+        // Pingora writes an empty last piece as the end of a chunked body, and then the end once more: the engine would
+        // take the second one for the beginning of another request
+        if end_of_stream && piece.as_ref().is_some_and(Bytes::is_empty) {
+            *piece = None;
+        }
+        Ok(())
     }
 
     async fn connected_to_upstream(
         &self,
-        session: &mut Session,
+        _session: &mut Session,
         reused: bool,
         _peer: &HttpPeer,
-        connection: RawFd,
+        _connection: RawFd,
         _digest: Option<&Digest>,
         ctx: &mut Self::CTX,
     ) -> Result<()> {
-        identity::leads_to_its_engine(reused, ctx)?;
-        // of what must not be sent twice it is to be known whether the head alone failed
-        if ctx.body.is_short() && retry::is_repeatable(session.req_header(), ctx) {
-            course::send_together(connection);
-        }
-        Ok(())
+        identity::leads_to_its_engine(reused, ctx)
     }
 
     fn fail_to_connect(&self, session: &mut Session, _: &HttpPeer, ctx: &mut Self::CTX, e: Box<Error>) -> Box<Error> {

@@ -38,9 +38,6 @@ type Choice = (Reservation, ClaimGuard, InflightGuard);
 
 impl Proxy {
     pub(super) async fn choose_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
-        if ctx.body.held().is_some() && !body::is_seated(session) {
-            return Error::e_explain(ErrorType::InternalError, "the body was read but would not be sent");
-        }
         // what streams through comes again from its beginning
         ctx.streamed = 0;
         let (reservation, claim, placed) = if ctx.route.is_some() {

@@ -151,8 +151,9 @@ pub(super) fn is_repeatable(request: &RequestHeader, ctx: &Context) -> bool {
 /// Whether the request could not be written to its end, as far as that is known.
 fn is_unsent(e: &Error, session: &Session, ctx: &Context) -> bool {
     let whole = ctx.body.held().map(Bytes::len).or_else(|| content_length(session.req_header()));
+    let sent = ctx.body_sent.or_else(|| session.upstream_body_bytes_sent());
     let is_short = |(whole, sent)| sent < whole;
-    *e.etype() == ErrorType::WriteError || whole.zip(session.upstream_body_bytes_sent()).is_some_and(is_short)
+    *e.etype() == ErrorType::WriteError || whole.zip(sent).is_some_and(is_short)
 }
 
 /// Whether any byte of an answer went to the client; `100 Continue` is none.
