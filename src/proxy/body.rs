@@ -24,8 +24,6 @@ const LARGE_PIECE: usize = 64 << 10;
 const LARGE: usize = 256 << 10;
 /// A body with which it keeps so much that a fresh session is worth its while, where the answer is a stream.
 const LONG: usize = 16 << 10;
-/// A body that goes with its head in one send. A longer one fills segments by itself.
-const SHORT: usize = 32 << 10;
 /// What is reserved ahead for a body whose length is only claimed.
 const RESERVE_AT_MOST: usize = 1 << 20;
 /// What is reserved besides, so that a member can be added without a copy.
@@ -85,11 +83,6 @@ impl Body {
             Body::Held(bytes) => Some(bytes),
             _ => None,
         }
-    }
-
-    /// Whether it was read and is so short that it goes best together with its head.
-    pub(super) fn is_short(&self) -> bool {
-        self.held().is_some_and(|bytes| bytes.len() <= SHORT)
     }
 
     /// Changes the body, if it was read.

@@ -7,9 +7,12 @@
 //!
 //! **Architecture invariant:** what may be said to whom at which moment is not decided here, but in the hooks.
 
+use super::answer::Answer;
 use super::context::Context;
+use super::pool::{Destination, Pool};
 use super::presence::leaves;
-use super::{Proxy, framing, headers, identity, relay, retry};
+use super::{Proxy, framing, identity, relay, retry};
+use crate::fleet::transport::transport;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -17,8 +20,6 @@ use http::{Method, StatusCode, Version};
 use pingora_core::connectors::TransportConnector;
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::HttpTask;
-use pingora_core::protocols::http::v1::client::{HttpSession as Engine, http_req_header_to_wire};
-use pingora_core::upstreams::peer::{HttpPeer, Peer};
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
@@ -35,7 +36,7 @@ impl Proxy {
     /// `proxy_upstream_filter`: the request goes to an engine, and its answer to the client. Whether it was one that goes
     /// this way.
     pub(super) async fn exchange(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
-        if ctx.body.held().is_none() || headers::wants_websocket(session.req_header()) {
+        if ctx.body.held().is_none() {
             return Ok(false);
         }
         loop {
@@ -48,34 +49,44 @@ impl Proxy {
     }
 
     async fn attempt(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
-        let peer = self.choose_peer(session, ctx).await?;
-        let (stream, reused) = match self.engines.get_stream(&*peer).await {
-            Ok(connected) => connected,
+        let goal = self.choose(session, ctx).await?;
+        let destination = Destination::of(&goal.replica, goal.address);
+        let kept = if goal.fresh { None } else { self.engines.pool.take(&destination) };
+        let reused = kept.is_some();
+        let stream = match kept {
+            Some(stream) => Ok(stream),
+            None => self.engines.connector.new_stream(&goal.peer(&ctx.terms.settings.phases)).await,
+        };
+        let stream = match stream {
+            Ok(stream) => stream,
             Err(mut e) => {
                 e.as_up();
                 return Err(self.on_connect_failed(session, ctx, e).into_up());
             }
         };
         ctx.body_sent = Some(0);
-        let answered = self.ask((stream, reused), &peer, session, ctx).await;
-        answered.map_err(|e| self.on_attempt_failed(session, ctx, e, reused))
+        match self.ask((stream, reused), session, ctx).await {
+            Ok(stream) => {
+                if let Some(stream) = stream {
+                    self.engines.pool.keep(destination, stream, ctx.terms.settings.phases.pool_idle);
+                }
+                Ok(())
+            }
+            Err(e) => Err(self.on_attempt_failed(session, ctx, e, reused)),
+        }
     }
 
-    fn keep(&self, stream: Stream, peer: &HttpPeer) {
-        self.engines.release_stream(stream, peer.reuse_hash(), peer.options.idle_timeout);
-    }
-
-    /// One attempt on a connection.
+    /// One attempt on a connection, which is returned if it can be used again.
     async fn ask(
         &self,
         (mut stream, reused): (Stream, bool),
-        peer: &HttpPeer,
         session: &mut Session,
         ctx: &mut Context,
-    ) -> Result<()> {
+    ) -> Result<Option<Stream>> {
         identity::leads_to_its_engine(reused, ctx)?;
         let mut request = self.request_of(session, ctx)?;
-        let patience = peer.options.write_timeout.unwrap_or(Duration::MAX);
+        // while it is written nothing is read: an engine that takes no more of it must not keep it for ever
+        let patience = ctx.terms.settings.phases.first_byte;
         let sent = tokio::select! {
             biased;
             sent = timeout(patience, request.send(&mut stream)) => sent,
@@ -87,42 +98,30 @@ impl Proxy {
             Ok(Err(e)) => Some(Error::because(ErrorType::WriteError, "while writing a request", e).into_up()),
             Err(_) => Some(Error::new(ErrorType::WriteTimedout).into_up()),
         };
-        if request.sent() == 0 && let Some(unsent) = unsent {
-            return Err(unsent);
-        }
+        let unsent = match unsent {
+            Some(e) if request.sent() == 0 => return Err(e),
+            unsent => unsent,
+        };
         let is_whole = unsent.is_none();
-        let mut engine = Engine::new(stream);
-        engine.read_timeout = peer.options.read_timeout;
-        let answered = self.answer(&mut engine, unsent, session, ctx).await;
-        if answered.is_ok() && is_whole {
-            engine.respect_keepalive();
-            if let Some(stream) = engine.reuse().await {
-                self.keep(stream, peer);
-            }
-        }
-        answered
+        let mut answer = Answer::on(stream, silence(ctx));
+        self.relay(&mut answer, unsent, session, ctx).await?;
+        Ok(answer.into_stream().filter(|_| is_whole))
     }
 
     /// What the engine of this attempt is sent.
     fn request_of(&self, session: &Session, ctx: &Context) -> Result<Outgoing> {
-        let mut head = session.req_header().clone();
-        head.set_version(Version::HTTP_11);
-        headers::drop_hop_by_hop_of_request(&mut head).map_err(Error::into_down)?;
-        self.address_request(&mut head, ctx)?;
-        let Some(wire) = http_req_header_to_wire(&head) else {
-            return Error::e_explain(ErrorType::InvalidHTTPHeader, "a target that cannot be sent").map_err(Error::into_down);
-        };
+        let head = self.head_for(session.req_header(), ctx)?;
         let body = ctx.body.held().cloned().unwrap_or_default();
         // of what must not be sent twice it is to be known whether the head alone failed
         let is_together = retry::is_repeatable(session.req_header(), ctx);
-        Ok(Outgoing::new(wire, body, is_together))
+        Ok(Outgoing::new(head, body, is_together))
     }
 
     /// Passes the answer on. `unsent`: why not all of the request could be written; then the engine may have answered
     /// before it had read everything.
-    async fn answer(
+    async fn relay(
         &self,
-        engine: &mut Engine,
+        answer: &mut Answer<Stream>,
         mut unsent: Option<Box<Error>>,
         session: &mut Session,
         ctx: &mut Context,
@@ -130,19 +129,24 @@ impl Proxy {
         loop {
             let first = tokio::select! {
                 biased;
-                task = engine.read_response_task() => task,
+                task = answer.next() => task,
                 left = leaves(session) => return Err(left),
             };
             let first = first.unwrap_or_else(|e| HttpTask::Failed(unsent.take().unwrap_or(e).into_up()));
             let mut tasks = Vec::with_capacity(TOGETHER);
             let mut next = Some(first);
             while let Some(task) = next {
-                let is_last = task.is_end() || matches!(task, HttpTask::Failed(_));
-                tasks.push(self.pass(task, session, ctx)?);
+                match self.pass(task, session, ctx) {
+                    Ok(task) => tasks.push(task),
+                    Err(e) if tasks.is_empty() => return Err(e),
+                    // what came before it is sent
+                    Err(e) => tasks.push(HttpTask::Failed(e)),
+                }
+                let is_last = tasks.last().is_some_and(|task| task.is_end() || matches!(task, HttpTask::Failed(_)));
                 if is_last || tasks.len() == TOGETHER {
                     break;
                 }
-                next = at_hand(engine).await;
+                next = soon(answer).await;
             }
             if session.write_response_tasks(tasks).await? {
                 break;
@@ -213,8 +217,8 @@ impl Outgoing {
 }
 
 /// What the engine says next, if that has come.
-async fn at_hand(engine: &mut Engine) -> Option<HttpTask> {
-    let next = tokio::task::unconstrained(engine.read_response_task());
+async fn soon(answer: &mut Answer<Stream>) -> Option<HttpTask> {
+    let next = tokio::task::unconstrained(answer.next());
     next.now_or_never().map(|task| task.unwrap_or_else(|e| HttpTask::Failed(e.into_up())))
 }
 
@@ -229,4 +233,27 @@ fn frame(session: &Session, head: &mut ResponseHeader, end: bool) -> Result<()> 
     head.insert_header(TRANSFER_ENCODING, "chunked")
 }
 
-pub(super) type Engines = TransportConnector;
+/// How long the engine may say nothing. An answer that is not streamed comes at once or not at all.
+fn silence(ctx: &Context) -> Duration {
+    let phases = &ctx.terms.settings.phases;
+    if ctx.endpoint.is_inference() && !ctx.prompt.streams { phases.first_byte } else { phases.silence }
+}
+
+/// The ways to engines.
+pub(super) struct Engines {
+    connector: TransportConnector,
+    pool: Pool,
+}
+
+impl Default for Engines {
+    fn default() -> Self {
+        Engines { connector: transport(), pool: Pool::default() }
+    }
+}
+
+impl Engines {
+    /// Closes the connections that nobody uses.
+    pub(super) fn make_room(&self) {
+        self.pool.clear();
+    }
+}

@@ -98,7 +98,7 @@ impl Front {
         let mut first = SessionV1::new(Watched::listen(stream, Refusals::new(course.clone(), &head)));
         first.set_pipelined_prefix(head);
         let first = course.scope(self.http1.process_new_http(ServerSession::H1(first), shutdown));
-        let mut next = course.attend(pin!(first)).await;
+        let mut next = first.await;
         while let Some((stream, settings)) = next.map(ReusedHttpStream::consume) {
             course.next();
             let stream = if *shutdown.borrow() { last_call(stream).await } else { stream };
@@ -107,9 +107,9 @@ impl Front {
                 settings.apply_to_session(&mut session);
             }
             let mut request = pin!(course.scope(self.http1.process_new_http(session, shutdown)));
-            next = match timeout(CLIENT_IDLE + self.patience(), course.attend(request.as_mut())).await {
+            next = match timeout(CLIENT_IDLE + self.patience(), request.as_mut()).await {
                 Ok(next) => next,
-                Err(_) if course.has_begun() => course.attend(request).await,
+                Err(_) if course.has_begun() => request.await,
                 Err(_) => None,
             };
         }

@@ -22,10 +22,13 @@ static HOP_BY_HOP: [HeaderName; 7] = [
 /// What no client may call its connection's own.
 const PROTECTED: [&str; 4] = ["host", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"];
 /// How many fields it may call so.
-const MOST_NOMINATED: usize = 9;
+const MOST_SAID: usize = 9;
 
 /// What comes with an offer of HTTP/2.
 static HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+/// Fields of the connection that requests alone have; the framing of what was read is ramjet's to say.
+static REQUESTS_ALONE: [HeaderName; 3] =
+    [PROXY_AUTHORIZATION, TRANSFER_ENCODING, HeaderName::from_static("http2-settings")];
 
 /// Takes out what belongs to the engine's connection.
 pub(super) fn drop_hop_by_hop(response: &mut ResponseHeader) {
@@ -47,28 +50,32 @@ pub(super) fn drop_hop_by_hop(response: &mut ResponseHeader) {
     }
 }
 
-/// Takes out of a request what belongs to the client's connection (RFC 9110, section 7.6.1). What a client may not call its
-/// connection's own is refused, as Pingora does it.
-pub(super) fn drop_hop_by_hop_of_request(request: &mut RequestHeader) -> Result<()> {
-    let is_own = |name: &HeaderName| HOP_BY_HOP.contains(name) || *name == PROXY_AUTHORIZATION || *name == HTTP2_SETTINGS;
-    if !request.headers.keys().any(is_own) {
-        return Ok(());
-    }
-    let mut nominated = Vec::new();
-    for value in request.headers.get_all(CONNECTION) {
-        let items = value.as_bytes().split(|c| *c == b',').map(<[u8]>::trim_ascii);
-        for item in items.filter(|item| !item.is_empty()) {
-            let name = HeaderName::from_bytes(item).ok().filter(|name| !PROTECTED.contains(&name.as_str()));
-            let Some(name) = name.filter(|_| nominated.len() < MOST_NOMINATED) else {
-                return Error::e_explain(ErrorType::InvalidHTTPHeader, "a field that is not the connection's own");
-            };
-            nominated.push(name);
+/// The fields of a request that belong to the client's connection.
+pub(super) struct ConnectionFields(Vec<HeaderName>);
+
+impl ConnectionFields {
+    /// Those that `request` says, besides those that always do.
+    ///
+    /// # Errors
+    /// What a client may not call its connection's own is refused, as Pingora does it.
+    pub(super) fn of(request: &RequestHeader) -> Result<Self> {
+        let mut said = Vec::new();
+        for value in request.headers.get_all(CONNECTION) {
+            let items = value.as_bytes().split(|c| *c == b',').map(<[u8]>::trim_ascii);
+            for item in items.filter(|item| !item.is_empty()) {
+                let name = HeaderName::from_bytes(item).ok().filter(|name| !PROTECTED.contains(&name.as_str()));
+                let Some(name) = name.filter(|_| said.len() < MOST_SAID) else {
+                    return Error::e_explain(ErrorType::InvalidHTTPHeader, "a field that is not the connection's own");
+                };
+                said.push(name);
+            }
         }
+        Ok(ConnectionFields(said))
     }
-    for name in HOP_BY_HOP.iter().chain([&PROXY_AUTHORIZATION, &HTTP2_SETTINGS]).chain(&nominated) {
-        request.remove_header(name);
+
+    pub(super) fn contains(&self, name: &HeaderName) -> bool {
+        HOP_BY_HOP.contains(name) || REQUESTS_ALONE.contains(name) || self.0.contains(name)
     }
-    Ok(())
 }
 
 /// Whether a request asks for a WebSocket, which is passed through.

@@ -15,8 +15,11 @@
 //! **Architecture invariant:** everything that is counted is held by a guard in the [`Context`] and given back when
 //! that is dropped, whatever the way out. `logging` counts, it releases nothing.
 
+mod address;
+mod answer;
 mod auth;
 mod body;
+mod chunks;
 mod context;
 mod cors;
 mod course;
@@ -31,6 +34,7 @@ mod identity;
 mod memory;
 mod models;
 mod peer;
+mod pool;
 mod prepare;
 mod presence;
 mod queue;
@@ -186,7 +190,7 @@ impl Proxy {
         let ids = Arc::new(RequestIds { seed, next: AtomicU64::new(0) });
         let (memory, trunks, refusals) = Default::default();
         let tracer = Arc::new(Tracer::off(metrics.clone()));
-        let engines = Arc::new(exchange::Engines::new(None));
+        let engines = Arc::default();
         Proxy { router, metrics, decisions, terms, memory, draining, ids, trunks, tracer, refusals, engines }
     }
 

@@ -1,12 +1,11 @@
-//! `upstream_peer` and `upstream_request_filter`: the next replica of the ranking is reserved, and the request is
-//! addressed to it.
+//! `upstream_peer`: the next replica of the ranking is reserved.
 
 use super::context::{Attempt, Context, Route};
 use super::headers::wants_websocket;
 use super::presence::{leaves, still_there};
 use super::queue::Stay;
 use super::request::refuse;
-use super::{Phases, Proxy, body, explain, rank, upgrade, usage};
+use super::{Phases, Proxy, upgrade};
 use crate::api::errors::ErrorKind;
 use crate::fleet::claim::ClaimGuard;
 use crate::fleet::gate::Standing;
@@ -19,11 +18,9 @@ use crate::policy::queue::{Line, Shed};
 use crate::policy::retry::{Verdict, next_place};
 use crate::policy::select::{Decision, Ranked};
 use crate::telemetry::metrics::InflightGuard;
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use pingora_core::protocols::TcpKeepalive;
 use pingora_core::upstreams::peer::HttpPeer;
-use pingora_error::{Error, ErrorType, Result};
-use pingora_http::RequestHeader;
+use pingora_error::Result;
 use pingora_proxy::Session;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +34,19 @@ static FRESH: AtomicU64 = AtomicU64::new(1);
 type Choice = (Reservation, ClaimGuard, InflightGuard);
 
 impl Proxy {
+    /// `upstream_peer`: whom Pingora connects to.
     pub(super) async fn choose_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+        let goal = self.choose(session, ctx).await?;
+        let mut peer = goal.peer(&ctx.terms.settings.phases);
+        if wants_websocket(session.req_header()) {
+            upgrade::offer(&mut peer.options);
+            peer.group_key = FRESH.fetch_add(1, Relaxed);
+        }
+        Ok(Box::new(peer))
+    }
+
+    /// Chooses and reserves the replica of the next attempt.
+    pub(super) async fn choose(&self, session: &mut Session, ctx: &mut Context) -> Result<Goal> {
         // what streams through comes again from its beginning
         ctx.streamed = 0;
         let (reservation, claim, placed) = if ctx.route.is_some() {
@@ -46,26 +55,14 @@ impl Proxy {
         } else {
             self.first_choice(session, ctx).await?
         };
-        let is_websocket = wants_websocket(session.req_header());
-        let fresh = is_websocket || ctx.route.as_ref().is_some_and(|r| r.verdict == Verdict::Again);
+        let fresh = ctx.route.as_ref().is_some_and(|r| r.verdict == Verdict::Again);
         let replica = reservation.replica().clone();
         ctx.rank_field.write(&mut ctx.body, replica.spec.role.rank);
         ctx.choice.belief = claim.belief().tokens();
         ctx.trace_attempt(replica.id.index());
         ctx.attempt = Some(Attempt { reservation, claim, began: Instant::now(), _placed: placed });
         match replica.address() {
-            Some(address) => {
-                let phases = &ctx.terms.settings.phases;
-                let mut peer = peer(&replica, address, phases, fresh);
-                if is_websocket {
-                    upgrade::offer(&mut peer.options);
-                }
-                if ctx.endpoint.is_inference() && ctx.body.held().is_some() && !ctx.prompt.streams {
-                    // such an answer comes at once or not at all
-                    peer.options.read_timeout = Some(phases.first_byte);
-                }
-                Ok(Box::new(peer))
-            }
+            Some(address) => Ok(Goal { replica, address, fresh }),
             None => refuse(ctx, ErrorKind::NoReplica),
         }
     }
@@ -222,35 +219,6 @@ impl Proxy {
             decision.ranked[position..=next].rotate_right(1);
         }
     }
-
-    /// Host, path prefix, key, rank and framing for the replica of the current attempt.
-    pub(super) fn address_request(&self, request: &mut RequestHeader, ctx: &Context) -> Result<()> {
-        if let Some(bytes) = ctx.body.held() {
-            request.remove_header(&TRANSFER_ENCODING);
-            request.remove_header(&EXPECT);
-            if !says_length(request, bytes.len()) {
-                request.insert_header(CONTENT_LENGTH, bytes.len())?;
-            }
-        }
-        request.remove_header(&explain::ASK);
-        usage::name_coding(request, ctx)?;
-        ctx.pass_trace(request)?;
-        let Some(attempt) = &ctx.attempt else {
-            return Error::e_explain(ErrorType::InternalError, "a request without a replica");
-        };
-        let replica = attempt.reservation.replica();
-        if self.router.fleet().has_ranks() {
-            rank::name_rank(request, replica.spec.role.rank)?;
-        }
-        address_to(request, replica)
-    }
-}
-
-/// Whether a request says that its body has so many bytes, in so many digits and no other way.
-fn says_length(request: &RequestHeader, bytes: usize) -> bool {
-    let digits = bytes.checked_ilog10().map_or(1, |power| power as usize + 1);
-    let is_short = request.headers.get(CONTENT_LENGTH).is_some_and(|value| value.len() == digits);
-    is_short && body::content_length(request) == Some(bytes)
 }
 
 /// How long a request may still be kept back, all its waits together.
@@ -273,19 +241,30 @@ impl Patience {
     }
 }
 
-fn peer(replica: &Replica, address: SocketAddr, phases: &Phases, fresh: bool) -> HttpPeer {
-    let mut peer = replica.peer(address);
-    // connections of another group are not taken from the pool; nobody will ask for this one again
-    peer.group_key = if fresh { FRESH.fetch_add(1, Relaxed) } else { replica.group() };
-    let options = &mut peer.options;
-    options.connection_timeout = Some(phases.connect);
-    options.total_connection_timeout = Some(phases.connect);
-    options.read_timeout = Some(phases.silence);
-    // while a body is being written nothing is read: an engine that takes no more of it must not keep it for ever
-    options.write_timeout = Some(phases.first_byte);
-    options.idle_timeout = Some(phases.pool_idle);
-    options.tcp_keepalive = Some(keepalive(phases.tcp_keepalive));
-    peer
+/// Where an attempt goes.
+pub(super) struct Goal {
+    pub(super) replica: Arc<Replica>,
+    pub(super) address: SocketAddr,
+    /// Whether it needs a connection that was not used before.
+    pub(super) fresh: bool,
+}
+
+impl Goal {
+    /// As Pingora has it.
+    pub(super) fn peer(&self, phases: &Phases) -> HttpPeer {
+        let mut peer = self.replica.peer(self.address);
+        // connections of another group are not taken from the pool; nobody will ask for this one again
+        peer.group_key = if self.fresh { FRESH.fetch_add(1, Relaxed) } else { self.replica.group() };
+        let options = &mut peer.options;
+        options.connection_timeout = Some(phases.connect);
+        options.total_connection_timeout = Some(phases.connect);
+        options.read_timeout = Some(phases.silence);
+        // while a body is being written nothing is read: an engine that takes no more of it must not keep it for ever
+        options.write_timeout = Some(phases.first_byte);
+        options.idle_timeout = Some(phases.pool_idle);
+        options.tcp_keepalive = Some(keepalive(phases.tcp_keepalive));
+        peer
+    }
 }
 
 /// Probes after `idle`, three of them, ten seconds apart.
@@ -297,21 +276,4 @@ pub fn keepalive(idle: Duration) -> TcpKeepalive {
         #[cfg(target_os = "linux")]
         user_timeout: Duration::ZERO,
     }
-}
-
-fn address_to(request: &mut RequestHeader, replica: &Arc<Replica>) -> Result<()> {
-    let spec = &replica.spec;
-    request.insert_header(HOST, &spec.authority)?;
-    if !spec.prefix.is_empty() {
-        let path = match request.raw_path() {
-            [b'/', ..] => [spec.prefix.as_bytes(), request.raw_path()].concat(),
-            // a target in absolute form
-            _ => [spec.prefix.as_str(), request.uri.path_and_query().map_or("/", |p| p.as_str())].concat().into_bytes(),
-        };
-        request.set_raw_path(&path)?;
-    }
-    if let Some(key) = &spec.authorization {
-        request.insert_header(AUTHORIZATION, key)?;
-    }
-    Ok(())
 }

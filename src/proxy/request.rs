@@ -70,7 +70,8 @@ impl Proxy {
         if self.show_models(session, ctx).await? {
             return Ok(true);
         }
-        if ctx.endpoint.is_read() || self.must_know_model(session.req_header(), rules) {
+        let may_be_read = session.req_header().method != Method::HEAD;
+        if may_be_read && ctx.endpoint.is_read() || self.must_know_model(session.req_header(), rules) {
             self.read_prompt(session, ctx).await?;
         } else if let Some(length) = content_length(session.req_header()) {
             ctx.prompt.body_bytes = length as u64;

@@ -7,8 +7,7 @@ use crate::policy::retry::Failure;
 use crate::policy::select::Decision;
 use crate::telemetry::metrics::Outcome;
 use crate::telemetry::traces::{PARENT, Parent, STATE, Value};
-use pingora_error::Result;
-use pingora_http::RequestHeader;
+use http::{HeaderName, HeaderValue};
 use pingora_proxy::Session;
 use std::time::Instant;
 
@@ -88,11 +87,10 @@ impl Context {
         }
     }
 
-    /// The engine is told which span it belongs to.
-    pub(super) fn pass_trace(&self, request: &mut RequestHeader) -> Result<()> {
-        let Some(trace) = &self.trace else { return Ok(()) };
+    /// What the engine is told of the trace, so that its spans are below the attempt.
+    pub(super) fn trace_field(&self) -> Option<(HeaderName, Option<HeaderValue>)> {
+        let trace = self.trace.as_ref()?;
         let span = trace.attempt().map_or(trace.root.id, |attempt| attempt.id);
-        request.remove_header(PARENT);
-        request.insert_header(PARENT, trace.header(span))
+        Some((HeaderName::from_static(PARENT), Some(HeaderValue::try_from(trace.header(span)).ok()?)))
     }
 }

@@ -17,7 +17,7 @@ use crate::fleet::gate::Permit;
 use crate::policy::retry::Verdict;
 use crate::telemetry::checks::Asked;
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::{StatusCode, Version};
 use parking_lot::Mutex;
 use pingora_error::{Error, ErrorType, Result};
@@ -147,13 +147,9 @@ impl Proxy {
 }
 
 /// An engine that is asked must answer so that the answer can be found.
-pub(super) fn name_coding(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
-    match ctx.asking {
-        Asking::Asked(_) if request.headers.contains_key(ACCEPT_ENCODING) => {
-            request.insert_header(ACCEPT_ENCODING, "identity")
-        }
-        _ => Ok(()),
-    }
+pub(super) fn coding(request: &RequestHeader, ctx: &Context) -> Option<(HeaderName, Option<HeaderValue>)> {
+    let is_asked = matches!(ctx.asking, Asking::Asked(_)) && request.headers.contains_key(ACCEPT_ENCODING);
+    is_asked.then(|| (ACCEPT_ENCODING, Some(HeaderValue::from_static("identity"))))
 }
 
 /// The head of a stream: whether something will be taken out of what follows. Its length is then not known.

@@ -1,0 +1,136 @@
+//! Connections to engines that wait for their next request.
+//!
+//! Pingora's own pool begins a task for each connection that is given back, and wakes it when the connection is taken
+//! again. Here one task looks after all of them, and only while there are any: it closes those that have waited too long,
+//! and those that their engine has closed, or has said something on unasked.
+
+use crate::fleet::replica::Replica;
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use pingora_core::protocols::Stream;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::AsyncReadExt;
+use tokio::task::unconstrained;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How often they are looked after. None is used after its time, and it is closed so much later at most.
+const ROUND: Duration = Duration::from_millis(250);
+/// How many are kept; where there are as many, one that is given back is closed.
+const MOST: usize = 8192;
+
+/// Where connections lead to: those of one destination are as good as each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Destination {
+    address: SocketAddr,
+    /// Who is trusted there, and which engine it must be.
+    group: u64,
+    /// The name that its certificate is for.
+    host: u64,
+}
+
+impl Destination {
+    /// That of `replica`, which is at `address`.
+    pub(super) fn of(replica: &Replica, address: SocketAddr) -> Self {
+        let host = replica.spec.tls.as_ref().map_or(0, |_| xxh3_64(replica.spec.host.as_bytes()));
+        Destination { address, group: replica.group(), host }
+    }
+}
+
+/// All that wait.
+#[derive(Default)]
+pub(super) struct Pool(Arc<Mutex<Waiting>>);
+
+#[derive(Default)]
+struct Waiting {
+    connections: HashMap<Destination, Vec<Idle>>,
+    count: usize,
+    /// Whether somebody looks after them.
+    is_attended: bool,
+}
+
+struct Idle {
+    stream: Stream,
+    until: Instant,
+}
+
+impl Idle {
+    /// Whether it can be used now.
+    fn is_good(&mut self, now: Instant) -> bool {
+        // an engine has nothing to say on it, and its end can be read as well
+        now < self.until && unconstrained(self.stream.read(&mut [0])).now_or_never().is_none()
+    }
+}
+
+impl Pool {
+    /// One that leads to `destination` and can be used; the last that was given back, as the others may end meanwhile.
+    pub(super) fn take(&self, destination: &Destination) -> Option<Stream> {
+        let now = Instant::now();
+        loop {
+            let mut idle = self.0.lock().pop(destination)?;
+            if idle.is_good(now) {
+                return Some(idle.stream);
+            }
+        }
+    }
+
+    /// Gives one back, for `patience` at most.
+    pub(super) fn keep(&self, destination: Destination, stream: Stream, patience: Duration) {
+        let mut waiting = self.0.lock();
+        if waiting.count >= MOST || patience.is_zero() {
+            return;
+        }
+        waiting.count += 1;
+        let until = Instant::now() + patience;
+        waiting.connections.entry(destination).or_default().push(Idle { stream, until });
+        if !std::mem::replace(&mut waiting.is_attended, true) {
+            tokio::spawn(attend(self.0.clone()));
+        }
+    }
+
+    /// Closes all of them, where there are files or ports for no more.
+    pub(super) fn clear(&self) {
+        let closed = {
+            let mut waiting = self.0.lock();
+            waiting.count = 0;
+            std::mem::take(&mut waiting.connections)
+        };
+        drop(closed);
+    }
+}
+
+impl Waiting {
+    fn pop(&mut self, destination: &Destination) -> Option<Idle> {
+        let idle = self.connections.get_mut(destination)?.pop()?;
+        self.count -= 1;
+        Some(idle)
+    }
+
+    /// Takes out those that cannot be used any more.
+    fn sort_out(&mut self, now: Instant) -> Vec<Idle> {
+        let mut out = Vec::new();
+        self.connections.retain(|_, connections| {
+            out.extend(connections.extract_if(.., |idle| !idle.is_good(now)));
+            !connections.is_empty()
+        });
+        self.count -= out.len();
+        out
+    }
+}
+
+async fn attend(waiting: Arc<Mutex<Waiting>>) {
+    loop {
+        tokio::time::sleep(ROUND).await;
+        let mut held = waiting.lock();
+        let closed = held.sort_out(Instant::now());
+        held.is_attended = !held.connections.is_empty();
+        let is_over = !held.is_attended;
+        drop(held);
+        drop(closed);
+        if is_over {
+            return;
+        }
+    }
+}
