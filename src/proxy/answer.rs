@@ -6,6 +6,7 @@
 use super::body::INVALID_CHUNK;
 use super::chunks::Chunks;
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode, Version};
 use httparse::{EMPTY_HEADER, ParserConfig, Response, Status};
@@ -15,6 +16,7 @@ use pingora_http::{ResponseHeader, header_value_from_raw};
 use std::ops::Range;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::task::unconstrained;
 use tokio::time::timeout;
 
 /// What is reserved for a head, the longest one and the most fields of one.
@@ -23,7 +25,7 @@ const LONGEST: usize = 1 << 20;
 const FIELDS: usize = 256;
 /// Few answers have more; where one has, its head is read again.
 const MOSTLY: usize = 48;
-/// What one read gives of a stream, and of a body that says how long it is.
+/// What one read gives at most of a stream, and of a body that says how long it is.
 const PIECE: usize = 8 << 10;
 const LARGE_PIECE: usize = 64 << 10;
 
@@ -72,11 +74,7 @@ impl<S: AsyncRead + Unpin> Answer<S> {
             if let Some(task) = self.at_hand()? {
                 return Ok(task);
             }
-            self.come.reserve(match self.place {
-                Place::Head => HEAD,
-                Place::Length(left) if left > PIECE as u64 => LARGE_PIECE,
-                _ => PIECE,
-            });
+            self.make_room();
             match timeout(self.silence, self.stream.read_buf(&mut self.come)).await {
                 Err(_) => return Err(Error::explain(ErrorType::ReadTimedout, "the engine says nothing")),
                 Ok(Err(e)) => return Err(Error::because(ErrorType::ReadError, "while reading an answer", e)),
@@ -86,7 +84,31 @@ impl<S: AsyncRead + Unpin> Answer<S> {
         }
     }
 
-    /// What has come already.
+    /// What the engine says next, if that has come.
+    pub(super) fn soon(&mut self) -> Option<Result<HttpTask>> {
+        loop {
+            if let Some(task) = self.at_hand().transpose() {
+                return Some(task);
+            }
+            self.make_room();
+            match unconstrained(self.stream.read_buf(&mut self.come)).now_or_never()? {
+                Err(e) => return Some(Err(Error::because(ErrorType::ReadError, "while reading an answer", e))),
+                Ok(0) => return Some(self.ended()),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Makes room for what one read gives.
+    fn make_room(&mut self) {
+        self.come.reserve(match self.place {
+            Place::Head => HEAD,
+            Place::Length(left) => usize::try_from(left).unwrap_or(usize::MAX).min(LARGE_PIECE),
+            _ => PIECE,
+        });
+    }
+
+    /// What was read already.
     fn at_hand(&mut self) -> Result<Option<HttpTask>> {
         match &mut self.place {
             Place::Head => self.head(),
@@ -305,7 +327,13 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             loop {
-                let task = answer.next().await.map_err(|e| e.etype().clone())?;
+                // as it comes, and what is there at once first
+                let said = if step.is_multiple_of(2) { answer.soon() } else { None };
+                let said = match said {
+                    Some(said) => said,
+                    None => answer.next().await,
+                };
+                let task = said.map_err(|e| e.etype().clone())?;
                 let is_end = task.is_end();
                 match task {
                     HttpTask::Header(head, _) => read.statuses.push(head.status.as_u16()),

@@ -1,11 +1,12 @@
 //! A request whose body was read, and its answer: attempt after attempt at the replicas of the ranking.
 //!
 //! Such a request is whole before an engine is chosen, so nothing has to go both ways at a time: it is written, and then
-//! the answer is read, in one task. pingora-proxy's own way to an engine is for bodies that are still on their way: two
-//! halves and two queues between them, which cost as much as all the rest of a short request. Those bodies, and
-//! WebSockets, go that way. The hooks are the same ones, in the same order.
+//! the answer is read, by one task. pingora-proxy's own way to an engine is for bodies that are still on their way, with
+//! two tasks and a queue each way between them (bench/README.md says what that costs). Those bodies, WebSockets and what
+//! has no body go there. What is asked on either way is the same, in the same order.
 //!
-//! **Architecture invariant:** what may be said to whom at which moment is not decided here, but in the hooks.
+//! **Architecture invariant:** nothing is decided here: whether a failed attempt is repeated, `retry.rs` says, and what
+//! the client is told, `respond.rs`.
 
 use super::answer::Answer;
 use super::context::Context;
@@ -14,7 +15,6 @@ use super::presence::leaves;
 use super::{Proxy, framing, identity, relay, retry};
 use crate::fleet::transport::transport;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use futures_util::FutureExt;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version};
 use pingora_core::connectors::TransportConnector;
@@ -84,28 +84,30 @@ impl Proxy {
         ctx: &mut Context,
     ) -> Result<Option<Stream>> {
         identity::leads_to_its_engine(reused, ctx)?;
+        let unsent = self.send(&mut stream, session, ctx).await?;
+        let is_whole = unsent.is_none();
+        let mut answer = Answer::on(stream, silence(ctx));
+        self.relay(&mut answer, unsent, session, ctx).await?;
+        Ok(answer.into_stream().filter(|_| is_whole))
+    }
+
+    /// Writes the request. Why not all of it could be written, where the engine may have answered nevertheless.
+    async fn send(&self, stream: &mut Stream, session: &mut Session, ctx: &mut Context) -> Result<Option<Box<Error>>> {
         let mut request = self.request_of(session, ctx)?;
         // while it is written nothing is read: an engine that takes no more of it must not keep it for ever
         let patience = ctx.terms.settings.phases.first_byte;
         let sent = tokio::select! {
             biased;
-            sent = timeout(patience, request.send(&mut stream)) => sent,
+            sent = timeout(patience, request.send(stream)) => sent,
             left = leaves(session) => return Err(left),
         };
         ctx.body_sent = Some(request.sent());
-        let unsent = match sent {
-            Ok(Ok(())) => None,
-            Ok(Err(e)) => Some(Error::because(ErrorType::WriteError, "while writing a request", e).into_up()),
-            Err(_) => Some(Error::new(ErrorType::WriteTimedout).into_up()),
+        let e = match sent {
+            Ok(Ok(())) => return Ok(None),
+            Ok(Err(e)) => Error::because(ErrorType::WriteError, "while writing a request", e).into_up(),
+            Err(_) => Error::new(ErrorType::WriteTimedout).into_up(),
         };
-        let unsent = match unsent {
-            Some(e) if request.sent() == 0 => return Err(e),
-            unsent => unsent,
-        };
-        let is_whole = unsent.is_none();
-        let mut answer = Answer::on(stream, silence(ctx));
-        self.relay(&mut answer, unsent, session, ctx).await?;
-        Ok(answer.into_stream().filter(|_| is_whole))
+        if request.sent() == 0 { Err(e) } else { Ok(Some(e)) }
     }
 
     /// What the engine of this attempt is sent.
@@ -132,7 +134,7 @@ impl Proxy {
                 task = answer.next() => task,
                 left = leaves(session) => return Err(left),
             };
-            let first = first.unwrap_or_else(|e| HttpTask::Failed(unsent.take().unwrap_or(e).into_up()));
+            let first = failed(first.map_err(|e| unsent.take().unwrap_or(e)));
             let mut tasks = Vec::with_capacity(TOGETHER);
             let mut next = Some(first);
             while let Some(task) = next {
@@ -146,26 +148,25 @@ impl Proxy {
                 if is_last || tasks.len() == TOGETHER {
                     break;
                 }
-                next = soon(answer).await;
+                next = answer.soon().map(failed);
             }
             if session.write_response_tasks(tasks).await? {
                 break;
             }
         }
-        session.as_mut().finish_body().await?;
-        Ok(())
+        session.as_mut().finish_body().await.map(|_| ()).map_err(Error::into_down)
     }
 
     /// What the client gets of what the engine says.
     fn pass(&self, task: HttpTask, session: &mut Session, ctx: &mut Context) -> Result<HttpTask> {
         match task {
             HttpTask::Header(mut head, end) => {
-                framing::settle(&mut head)?;
-                self.on_upstream_head(session, &head, ctx)?;
                 if head.status == StatusCode::SWITCHING_PROTOCOLS {
                     let why = "it switches to another protocol, and was not asked to";
                     return Err(Error::explain(ErrorType::InvalidHTTPHeader, why).into_up());
                 }
+                framing::settle(&mut head)?;
+                self.on_upstream_head(session, &head, ctx)?;
                 frame(session, &mut head, end)?;
                 relay::on_head(session, &mut head, ctx)?;
                 Ok(HttpTask::Header(head, end))
@@ -216,10 +217,9 @@ impl Outgoing {
     }
 }
 
-/// What the engine says next, if that has come.
-async fn soon(answer: &mut Answer<Stream>) -> Option<HttpTask> {
-    let next = tokio::task::unconstrained(answer.next());
-    next.now_or_never().map(|task| task.unwrap_or_else(|e| HttpTask::Failed(e.into_up())))
+/// What the engine says, or the end of that.
+fn failed(said: Result<HttpTask>) -> HttpTask {
+    said.unwrap_or_else(|e| HttpTask::Failed(e.into_up()))
 }
 
 /// An answer that ends with its connection goes on in chunks, so that the client's connection need not end with it.

@@ -134,3 +134,70 @@ async fn attend(waiting: Arc<Mutex<Waiting>>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn to(port: u16) -> Destination {
+        Destination { address: SocketAddr::from(([127, 0, 0, 1], port)), group: 0, host: 0 }
+    }
+
+    /// Puts a connection into `pool`; the engine's end.
+    fn kept(pool: &Pool, destination: Destination, patience: Duration) -> DuplexStream {
+        let (ours, engines) = duplex(64);
+        pool.keep(destination, Box::new(ours), patience);
+        engines
+    }
+
+    #[tokio::test]
+    async fn the_last_one_of_a_destination_is_taken_first() {
+        let pool = Pool::default();
+        let (mut first, mut second) = (kept(&pool, to(1), LONG), kept(&pool, to(1), LONG));
+        assert!(pool.take(&to(2)).is_none());
+        assert!(pool.take(&Destination { group: 1, ..to(1) }).is_none());
+        for engine in [&mut second, &mut first] {
+            pool.take(&to(1)).unwrap().write_all(b"x").await.unwrap();
+            assert_eq!(engine.read_u8().await.unwrap(), b'x');
+        }
+        assert!(pool.take(&to(1)).is_none());
+    }
+
+    #[tokio::test]
+    async fn what_has_ended_or_speaks_or_is_too_old_is_not_used() {
+        let pool = Pool::default();
+        let (good, closed, mut speaks) = (kept(&pool, to(1), LONG), kept(&pool, to(1), LONG), kept(&pool, to(1), LONG));
+        let _old = kept(&pool, to(1), Duration::from_nanos(1));
+        let _never = kept(&pool, to(1), Duration::ZERO);
+        drop(closed);
+        speaks.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
+        assert!(pool.take(&to(1)).is_some() && pool.take(&to(1)).is_none());
+        assert_eq!(pool.0.lock().count, 0);
+        drop(good);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_looks_after_them_closes_what_is_over_and_ends_with_the_last() {
+        let pool = Pool::default();
+        let (closed, mut stays) = (kept(&pool, to(1), LONG), kept(&pool, to(2), LONG));
+        drop(closed);
+        tokio::time::sleep(2 * ROUND).await;
+        let looks = |count, is_attended| {
+            let waiting = pool.0.lock();
+            assert_eq!((waiting.count, waiting.connections.len(), waiting.is_attended), (count, count, is_attended));
+        };
+        looks(1, true);
+        stays.shutdown().await.unwrap();
+        tokio::time::sleep(2 * ROUND).await;
+        looks(0, false);
+        let mut again = kept(&pool, to(1), LONG);
+        looks(1, true);
+        pool.clear();
+        assert_eq!(again.read(&mut [0]).await.unwrap(), 0);
+        tokio::time::sleep(2 * ROUND).await;
+        looks(0, false);
+    }
+}
