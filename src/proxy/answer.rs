@@ -64,7 +64,7 @@ impl<S: AsyncRead + Unpin> Answer<S> {
     }
 
     /// The connection, if another request can be made on it.
-    pub(super) fn into_stream(self) -> Option<S> {
+    pub(super) fn into_line(self) -> Option<S> {
         (matches!(self.place, Place::End) && self.stays && self.come.is_empty()).then_some(self.stream)
     }
 
@@ -341,7 +341,7 @@ mod tests {
                     other => panic!("{other:?}"),
                 }
                 if is_end {
-                    read.stays = answer.into_stream().is_some();
+                    read.stays = answer.into_line().is_some();
                     return Ok(read);
                 }
             }

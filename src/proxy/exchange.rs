@@ -10,6 +10,7 @@
 
 use super::answer::Answer;
 use super::context::Context;
+use super::line::{self, Line};
 use super::pool::{Destination, Pool};
 use super::presence::leaves;
 use super::{Proxy, framing, identity, relay, retry};
@@ -18,7 +19,6 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{Method, StatusCode, Version};
 use pingora_core::connectors::TransportConnector;
-use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::HttpTask;
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::ResponseHeader;
@@ -53,22 +53,22 @@ impl Proxy {
         let destination = Destination::of(&goal.replica, goal.address);
         let kept = if goal.fresh { None } else { self.engines.pool.take(&destination) };
         let reused = kept.is_some();
-        let stream = match kept {
-            Some(stream) => Ok(stream),
-            None => self.engines.connector.new_stream(&goal.peer(&ctx.terms.settings.phases)).await,
+        let line = match kept {
+            Some(line) => Ok(line),
+            None => line::connect(&goal, &ctx.terms.settings.phases, &self.engines.tls).await,
         };
-        let stream = match stream {
-            Ok(stream) => stream,
+        let line = match line {
+            Ok(line) => line,
             Err(mut e) => {
                 e.as_up();
                 return Err(self.on_connect_failed(session, ctx, e).into_up());
             }
         };
         ctx.body_sent = Some(0);
-        match self.ask((stream, reused), session, ctx).await {
-            Ok(stream) => {
-                if let Some(stream) = stream {
-                    self.engines.pool.keep(destination, stream, ctx.terms.settings.phases.pool_idle);
+        match self.ask((line, reused), session, ctx).await {
+            Ok(line) => {
+                if let Some(line) = line {
+                    self.engines.pool.keep(destination, line, ctx.terms.settings.phases.pool_idle);
                 }
                 Ok(())
             }
@@ -79,26 +79,26 @@ impl Proxy {
     /// One attempt on a connection, which is returned if it can be used again.
     async fn ask(
         &self,
-        (mut stream, reused): (Stream, bool),
+        (mut line, reused): (Line, bool),
         session: &mut Session,
         ctx: &mut Context,
-    ) -> Result<Option<Stream>> {
+    ) -> Result<Option<Line>> {
         identity::leads_to_its_engine(reused, ctx)?;
-        let unsent = self.send(&mut stream, session, ctx).await?;
+        let unsent = self.send(&mut line, session, ctx).await?;
         let is_whole = unsent.is_none();
-        let mut answer = Answer::on(stream, silence(ctx));
+        let mut answer = Answer::on(line, silence(ctx));
         self.relay(&mut answer, unsent, session, ctx).await?;
-        Ok(answer.into_stream().filter(|_| is_whole))
+        Ok(answer.into_line().filter(|_| is_whole))
     }
 
     /// Writes the request. Why not all of it could be written, where the engine may have answered nevertheless.
-    async fn send(&self, stream: &mut Stream, session: &mut Session, ctx: &mut Context) -> Result<Option<Box<Error>>> {
+    async fn send(&self, line: &mut Line, session: &mut Session, ctx: &mut Context) -> Result<Option<Box<Error>>> {
         let mut request = self.request_of(session, ctx)?;
         // while it is written nothing is read: an engine that takes no more of it must not keep it for ever
         let patience = ctx.terms.settings.phases.first_byte;
         let sent = tokio::select! {
             biased;
-            sent = timeout(patience, request.send(stream)) => sent,
+            sent = timeout(patience, request.send(line)) => sent,
             left = leaves(session) => return Err(left),
         };
         ctx.body_sent = Some(request.sent());
@@ -123,7 +123,7 @@ impl Proxy {
     /// before it had read everything.
     async fn relay(
         &self,
-        answer: &mut Answer<Stream>,
+        answer: &mut Answer<Line>,
         mut unsent: Option<Box<Error>>,
         session: &mut Session,
         ctx: &mut Context,
@@ -199,15 +199,15 @@ impl Outgoing {
     }
 
     /// Writes it; what was written is not there any more.
-    async fn send(&mut self, stream: &mut Stream) -> std::io::Result<()> {
+    async fn send(&mut self, line: &mut Line) -> std::io::Result<()> {
         if self.is_together {
-            stream.write_all_buf(&mut (&mut self.head).chain(&mut self.body)).await?;
+            line.write_all_buf(&mut (&mut self.head).chain(&mut self.body)).await?;
         } else {
-            stream.write_all_buf(&mut self.head).await?;
-            stream.flush().await?;
-            stream.write_all_buf(&mut self.body).await?;
+            line.write_all_buf(&mut self.head).await?;
+            line.flush().await?;
+            line.write_all_buf(&mut self.body).await?;
         }
-        stream.flush().await
+        line.flush().await
     }
 
     /// How much of the body was written.
@@ -241,13 +241,13 @@ fn silence(ctx: &Context) -> Duration {
 
 /// The ways to engines.
 pub(super) struct Engines {
-    connector: TransportConnector,
+    tls: TransportConnector,
     pool: Pool,
 }
 
 impl Default for Engines {
     fn default() -> Self {
-        Engines { connector: transport(), pool: Pool::default() }
+        Engines { tls: transport(), pool: Pool::default() }
     }
 }
 

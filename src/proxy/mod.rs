@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | a new connection | `front.rs`, `heads.rs`, `wire.rs`, `course.rs` | HTTP/1 or HTTP/2; how long a head may take, and what is said of one that cannot be read |
 //! | `request_filter` | `request.rs`, `auth.rs`, `cors.rs`, `models.rs`, `body.rs`, `memory.rs`, `prepare.rs` | own endpoints and refusals; the body is read and fingerprinted |
-//! | `proxy_upstream_filter` | `exchange.rs`, `pool.rs`, `answer.rs`, `chunks.rs` | what was read whole goes to its engine, and the answer back; the phases below are gone through there, those of Pingora's that name an upstream are for the rest |
+//! | `proxy_upstream_filter` | `exchange.rs`, `line.rs`, `pool.rs`, `answer.rs`, `chunks.rs` | what was read whole goes to its engine, and the answer back; the phases below are gone through there, those of Pingora's that name an upstream are for the rest |
 //! | `upstream_peer`, `upstream_request_filter` | `peer.rs`, `queue.rs`, `address.rs`, `rank.rs`, `upgrade.rs` | a replica is chosen and reserved, or waited for; the request is addressed to it |
 //! | `connected_to_upstream` | `identity.rs` | a new connection is used only if it leads to the engine it is for |
 //! | `fail_to_connect`, `error_while_proxy`, `upstream_response_filter` | `retry.rs` | a failed attempt goes on or ends |
@@ -32,6 +32,7 @@ mod front;
 mod headers;
 mod heads;
 mod identity;
+mod line;
 mod memory;
 mod models;
 mod peer;

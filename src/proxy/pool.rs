@@ -4,10 +4,10 @@
 //! again. Here one task looks after all of them, and only while there are any: it closes those that have waited too long,
 //! and those that their engine has closed, or has said something on unasked.
 
+use super::line::Line;
 use crate::fleet::replica::Replica;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use pingora_core::protocols::Stream;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ struct Waiting {
 }
 
 struct Idle {
-    stream: Stream,
+    line: Line,
     until: Instant,
 }
 
@@ -60,31 +60,31 @@ impl Idle {
     /// Whether it can be used now.
     fn is_good(&mut self, now: Instant) -> bool {
         // an engine has nothing to say on it, and its end can be read as well
-        now < self.until && unconstrained(self.stream.read(&mut [0])).now_or_never().is_none()
+        now < self.until && unconstrained(self.line.read(&mut [0])).now_or_never().is_none()
     }
 }
 
 impl Pool {
     /// One that leads to `destination` and can be used; the last that was given back, as the others may end meanwhile.
-    pub(super) fn take(&self, destination: &Destination) -> Option<Stream> {
+    pub(super) fn take(&self, destination: &Destination) -> Option<Line> {
         let now = Instant::now();
         loop {
             let mut idle = self.0.lock().pop(destination)?;
             if idle.is_good(now) {
-                return Some(idle.stream);
+                return Some(idle.line);
             }
         }
     }
 
     /// Gives one back, for `patience` at most.
-    pub(super) fn keep(&self, destination: Destination, stream: Stream, patience: Duration) {
+    pub(super) fn keep(&self, destination: Destination, line: Line, patience: Duration) {
         let mut waiting = self.0.lock();
         if waiting.count >= MOST || patience.is_zero() {
             return;
         }
         waiting.count += 1;
         let until = Instant::now() + patience;
-        waiting.connections.entry(destination).or_default().push(Idle { stream, until });
+        waiting.connections.entry(destination).or_default().push(Idle { line, until });
         if !std::mem::replace(&mut waiting.is_attended, true) {
             tokio::spawn(attend(self.0.clone()));
         }
@@ -149,7 +149,7 @@ mod tests {
     /// Puts a connection into `pool`; the engine's end.
     fn kept(pool: &Pool, destination: Destination, patience: Duration) -> DuplexStream {
         let (ours, engines) = duplex(64);
-        pool.keep(destination, Box::new(ours), patience);
+        pool.keep(destination, Line::Tls(Box::new(ours)), patience);
         engines
     }
 
