@@ -23,7 +23,7 @@ const PIECE: usize = 16 << 10;
 const LARGE_PIECE: usize = 64 << 10;
 const LARGE: usize = 256 << 10;
 /// A body with which it keeps so much that a fresh session is worth its while, where the answer is a stream.
-const LONG: usize = 16 << 10;
+const LONG: usize = 4 << 10;
 /// What is reserved ahead for a body whose length is only claimed.
 const RESERVE_AT_MOST: usize = 1 << 20;
 /// What is reserved besides, so that a member can be added without a copy.

@@ -1,5 +1,5 @@
 //! A connection to an engine, and how it is made: without anything in between where it is in clear text. Pingora's own
-//! has a buffer of 64 KiB, through which everything is copied once more.
+//! notes of each read and write what nobody asks for here.
 
 use super::Phases;
 use super::peer::{Goal, keepalive};
