@@ -73,8 +73,8 @@ def counted(command, port, args, folder):
     """What callgrind writes of the requests after the first ones."""
     out = folder / "callgrind.out"
     flags = ["--tool=callgrind", f"--callgrind-out-file={out}", "--instr-atstart=no", "--dump-instr=yes"]
-    log = open(folder / "log", "w")
-    process = subprocess.Popen(["valgrind", *flags, *map(str, command)], stdout=log, stderr=log)
+    with open(folder / "log", "w") as log:
+        process = subprocess.Popen(["valgrind", *flags, *map(str, command)], stdout=log, stderr=log)
     try:
         wait_for(port, process)
         ask(port, WARM_UP, args.body)

@@ -54,6 +54,29 @@ async fn an_answer_in_a_coding_that_nobody_asked_for_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_switch_that_nobody_asked_for_is_no_answer() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let play = "raw=HTTP/1.1 101 X\\r\\nupgrade: h2c\\r\\nconnection: upgrade\\r\\n\\r\\nhello";
+    let answer = client::chat(ramjet.api, play, &chat_body(500, "")).await.unwrap();
+    assert_eq!((answer.status, answer.header("x-ramjet-error")), (502, Some("upstream_unreadable")));
+    assert_eq!(engine.seen().len(), 1);
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_without_a_size_does_not_end_an_answer_in_chunks() {
+    let engine = Engine::start().await;
+    let ramjet = Ramjet::start(&[engine.addr]).await;
+    let chunks = "raw=HTTP/1.1 200 X\\r\\ntransfer-encoding: chunked\\r\\n\\r\\n3\\r\\nabc\\r\\n";
+    let whole = client::chat(ramjet.api, &format!("{chunks}0\\r\\n\\r\\n"), &chat_body(500, "")).await.unwrap();
+    assert_eq!(whole.body, b"abc");
+    let cut = client::chat(ramjet.api, &format!("{chunks}\\r\\n\\r\\n"), &chat_body(500, "")).await;
+    assert!(cut.is_err(), "{:?}", cut.map(|answer| answer.body));
+    ramjet.settled().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_says_twice_where_its_body_ends_goes_nowhere() {
     let engine = Engine::start().await;
     let ramjet = Ramjet::start(&[engine.addr]).await;

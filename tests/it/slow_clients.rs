@@ -119,7 +119,7 @@ async fn a_client_that_never_reads_does_not_hold_an_engine() {
     until("the engine is let go", || async { engine.seen().first().is_some_and(|s| s.closed.is_some()) }).await;
     ramjet.settled().await;
     drop(h1);
-    // a chunked body of more than 64 KiB is seated anew, and keeps its limits
+    // a chunked body of more than 64 KiB has the same limits
     let mut h1 = H1::connect(ramjet.api).await.unwrap();
     h1.send(client::chat_head(&format!("x-play: {play}\r\ntransfer-encoding: chunked\r\n")).as_bytes()).await;
     h1.send(&[&b"30d40\r\n"[..], &chat_body(200_000, ""), b"\r\n0\r\n\r\n"].concat()).await;
