@@ -23,7 +23,8 @@ const SHARED_TIMER_SECONDS: u64 = 10;
 /// Pingora's settings. `daemon` is the `-d` flag; the `-u` flag is Pingora's `Opt::upgrade` and has no place here.
 ///
 /// Pingora's grace period is the only time that running requests get; what it calls the graceful shutdown timeout
-/// begins after they were dropped. `max_retries` keeps Pingora's 16, which is why `retry.attempts` ends there.
+/// begins after they were dropped. `max_retries` keeps Pingora's 16, which bounds attempts with a body that streams through, and is
+/// why `retry.attempts` ends there.
 pub fn server_conf(config: &Config, daemon: bool) -> ServerConf {
     let server = &config.server;
     ServerConf {

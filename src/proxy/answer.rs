@@ -5,7 +5,7 @@
 
 use super::body::INVALID_CHUNK;
 use super::chunks::Chunks;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode, Version};
@@ -28,6 +28,8 @@ const MOSTLY: usize = 48;
 /// What one read gives at most of a stream, and of a body that says how long it is.
 const PIECE: usize = 8 << 10;
 const LARGE_PIECE: usize = 64 << 10;
+/// Room with which it is not worth looking for more.
+const LITTLE: usize = 1 << 10;
 
 /// Where the reader is.
 #[derive(Debug)]
@@ -90,7 +92,9 @@ impl<S: AsyncRead + Unpin> Answer<S> {
             if let Some(task) = self.at_hand().transpose() {
                 return Some(task);
             }
-            self.make_room();
+            if self.come.capacity() - self.come.len() < LITTLE {
+                self.make_room();
+            }
             match unconstrained(self.stream.read_buf(&mut self.come)).now_or_never()? {
                 Err(e) => return Some(Err(Error::because(ErrorType::ReadError, "while reading an answer", e))),
                 Ok(0) => return Some(self.ended()),
@@ -156,7 +160,9 @@ impl<S: AsyncRead + Unpin> Answer<S> {
         let Some(read) = read_head::<MOSTLY>(&self.come).or_else(|_| read_head::<FIELDS>(&self.come))? else {
             return if self.come.len() < LONGEST { Ok(None) } else { Err(unreadable("the head is too long")) };
         };
-        let head = Box::new(read.of(self.come.split_to(read.length).freeze())?);
+        // a copy: it stays for as long as the answer takes, and what it was read with is to be used again
+        let head = Box::new(read.of(Bytes::copy_from_slice(&self.come[..read.length]))?);
+        self.come.advance(read.length);
         let is_last = self.begin(&head)?;
         Ok(Some(HttpTask::Header(head, is_last)))
     }
@@ -171,7 +177,9 @@ impl<S: AsyncRead + Unpin> Answer<S> {
         self.stays = stays(head) && (is_in_chunks || length.is_some());
         self.place = match length {
             _ if matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => {
-                self.stays = stays(head);
+                // who announces a body there may send one as well
+                let is_plain = head.status == StatusCode::NOT_MODIFIED || length.is_none_or(|length| length == 0);
+                self.stays = stays(head) && is_plain && !is_in_chunks;
                 Place::End
             }
             _ if is_in_chunks => Place::Chunks(Chunks::default()),

@@ -29,9 +29,17 @@ impl Chunks {
     /// Takes from `come` all of the body that is in it, and whether that is its end. What stays is not whole.
     ///
     /// # Errors
-    /// What is no chunk.
+    /// What is no chunk, once what comes before it has been taken.
     pub(super) fn take(&mut self, come: &mut BytesMut) -> Result<(Option<Bytes>, bool)> {
         let mut taken = Taken::Nothing;
+        let is_end = match self.take_into(&mut taken, come) {
+            Err(e) if matches!(taken, Taken::Nothing) => return Err(e),
+            is_end => is_end.unwrap_or(false),
+        };
+        Ok((taken.whole(), is_end))
+    }
+
+    fn take_into(&mut self, taken: &mut Taken, come: &mut BytesMut) -> Result<bool> {
         let is_end = loop {
             match self {
                 Chunks::Size => match size(come)? {
@@ -76,7 +84,7 @@ impl Chunks {
                 }
             }
         };
-        Ok((taken.whole(), is_end))
+        Ok(is_end)
     }
 }
 
@@ -157,9 +165,7 @@ mod tests {
         let long = format!("5;{}", "x".repeat(LINE));
         let trailers = format!("0\r\n{}", "a: b\r\n".repeat(TRAILERS / 6 + 1));
         // a line without a size is not the end
-        for text in
-            ["\r\n\r\n", ";x\r\n", "x\r\n", "5\r\nhello!", "5\nhello", "11111111111111111\r\n", &*long, &*trailers]
-        {
+        for text in ["\r\n\r\n", ";x\r\n", "x\r\n", "5\nhello", "11111111111111111\r\n", &*long, &*trailers] {
             assert!(taken(text).is_err(), "{text:.40?}");
         }
     }

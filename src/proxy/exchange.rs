@@ -11,9 +11,10 @@
 use super::answer::Answer;
 use super::context::Context;
 use super::line::{self, Line};
+use super::peer::Goal;
 use super::pool::{Destination, Pool};
 use super::presence::leaves;
-use super::{Proxy, framing, identity, relay, retry};
+use super::{Phases, Proxy, framing, identity, relay, retry};
 use crate::fleet::transport::transport;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -27,10 +28,12 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-/// A body that goes with its head in one piece. A longer one fills segments by itself.
-const SHORT: usize = 32 << 10;
-/// What is sent to a client in one go, if it is there in one go.
+/// A body that is copied behind its head. A longer one goes from where it is, in the same call.
+const SHORT: usize = 4 << 10;
+/// How many pieces of an answer are sent to a client in one go, if they are there in one go, and how large they are
+/// together: Pingora copies several, and one by itself it does not.
 const TOGETHER: usize = 4;
+const MUCH: usize = 16 << 10;
 
 impl Proxy {
     /// `proxy_upstream_filter`: the request goes to an engine, and its answer to the client. Whether it was one that goes
@@ -50,12 +53,16 @@ impl Proxy {
 
     async fn attempt(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         let goal = self.choose(session, ctx).await?;
+        let request = match self.request_of(session, ctx) {
+            Ok(request) => request,
+            Err(e) => return Err(self.on_attempt_failed(session, ctx, e, false)),
+        };
         let destination = Destination::of(&goal.replica, goal.address);
         let kept = if goal.fresh { None } else { self.engines.pool.take(&destination) };
         let reused = kept.is_some();
         let line = match kept {
             Some(line) => Ok(line),
-            None => line::connect(&goal, &ctx.terms.settings.phases, &self.engines.tls).await,
+            None => self.engines.connect(&goal, &ctx.terms.settings.phases).await,
         };
         let line = match line {
             Ok(line) => line,
@@ -65,7 +72,7 @@ impl Proxy {
             }
         };
         ctx.body_sent = Some(0);
-        match self.ask((line, reused), session, ctx).await {
+        match self.ask((line, reused), request, session, ctx).await {
             Ok(line) => {
                 if let Some(line) = line {
                     self.engines.pool.keep(destination, line, ctx.terms.settings.phases.pool_idle);
@@ -80,11 +87,12 @@ impl Proxy {
     async fn ask(
         &self,
         (mut line, reused): (Line, bool),
+        request: Outgoing,
         session: &mut Session,
         ctx: &mut Context,
     ) -> Result<Option<Line>> {
         identity::leads_to_its_engine(reused, ctx)?;
-        let unsent = self.send(&mut line, session, ctx).await?;
+        let unsent = self.send(request, &mut line, session, ctx).await?;
         let is_whole = unsent.is_none();
         let mut answer = Answer::on(line, silence(ctx));
         self.relay(&mut answer, unsent, session, ctx).await?;
@@ -92,8 +100,13 @@ impl Proxy {
     }
 
     /// Writes the request. Why not all of it could be written, where the engine may have answered nevertheless.
-    async fn send(&self, line: &mut Line, session: &mut Session, ctx: &mut Context) -> Result<Option<Box<Error>>> {
-        let mut request = self.request_of(session, ctx)?;
+    async fn send(
+        &self,
+        mut request: Outgoing,
+        line: &mut Line,
+        session: &mut Session,
+        ctx: &mut Context,
+    ) -> Result<Option<Box<Error>>> {
         // while it is written nothing is read: an engine that takes no more of it must not keep it for ever
         let patience = ctx.terms.settings.phases.first_byte;
         let sent = tokio::select! {
@@ -107,7 +120,7 @@ impl Proxy {
             Ok(Err(e)) => Error::because(ErrorType::WriteError, "while writing a request", e).into_up(),
             Err(_) => Error::new(ErrorType::WriteTimedout).into_up(),
         };
-        if request.sent() == 0 { Err(e) } else { Ok(Some(e)) }
+        if request.has_head_left() { Err(e) } else { Ok(Some(e)) }
     }
 
     /// What the engine of this attempt is sent.
@@ -128,27 +141,32 @@ impl Proxy {
         session: &mut Session,
         ctx: &mut Context,
     ) -> Result<()> {
+        let mut before = None;
         loop {
-            let first = tokio::select! {
-                biased;
-                task = answer.next() => task,
-                left = leaves(session) => return Err(left),
-            };
-            let first = failed(first.map_err(|e| unsent.take().unwrap_or(e)));
-            let mut tasks = Vec::with_capacity(TOGETHER);
-            let mut next = Some(first);
-            while let Some(task) = next {
-                match self.pass(task, session, ctx) {
-                    Ok(task) => tasks.push(task),
-                    Err(e) if tasks.is_empty() => return Err(e),
-                    // what came before it is sent
-                    Err(e) => tasks.push(HttpTask::Failed(e)),
+            let first = match before.take() {
+                Some(task) => task,
+                None => {
+                    let said = tokio::select! {
+                        biased;
+                        said = answer.next() => said,
+                        left = leaves(session) => return Err(left),
+                    };
+                    self.pass(failed(said.map_err(|e| unsent.take().unwrap_or(e))), session, ctx)?
                 }
-                let is_last = tasks.last().is_some_and(|task| task.is_end() || matches!(task, HttpTask::Failed(_)));
-                if is_last || tasks.len() == TOGETHER {
+            };
+            let mut tasks = Vec::with_capacity(TOGETHER);
+            let mut size = size_of(&first);
+            tasks.push(first);
+            while tasks.len() < TOGETHER && size < MUCH && tasks.last().is_some_and(goes_on) {
+                let Some(said) = answer.soon() else { break };
+                // what came before an error is sent
+                let task = self.pass(failed(said), session, ctx).unwrap_or_else(HttpTask::Failed);
+                size += size_of(&task);
+                if size > MUCH {
+                    before = Some(task);
                     break;
                 }
-                next = answer.soon().map(failed);
+                tasks.push(task);
             }
             if session.write_response_tasks(tasks).await? {
                 break;
@@ -185,6 +203,7 @@ impl Proxy {
 struct Outgoing {
     head: BytesMut,
     body: Bytes,
+    /// How long the body was.
     whole: usize,
     is_together: bool,
 }
@@ -212,9 +231,30 @@ impl Outgoing {
 
     /// How much of the body was written.
     fn sent(&self) -> usize {
-        let left = self.body.len() + self.head.len();
-        self.whole.saturating_sub(left)
+        self.whole.saturating_sub(self.left())
     }
+
+    /// Whether not even the head was written to its end.
+    fn has_head_left(&self) -> bool {
+        self.left() > self.whole
+    }
+
+    fn left(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+}
+
+/// The bytes of a piece.
+fn size_of(task: &HttpTask) -> usize {
+    match task {
+        HttpTask::Body(Some(piece), _) => piece.len(),
+        _ => 0,
+    }
+}
+
+/// Whether something comes after it.
+fn goes_on(task: &HttpTask) -> bool {
+    !task.is_end() && !matches!(task, HttpTask::Failed(_))
 }
 
 /// What the engine says, or the end of that.
@@ -252,8 +292,11 @@ impl Default for Engines {
 }
 
 impl Engines {
-    /// Closes the connections that nobody uses.
-    pub(super) fn make_room(&self) {
-        self.pool.clear();
+    /// A new connection. Where there are no files for one, those that nobody uses make room.
+    async fn connect(&self, goal: &Goal, phases: &Phases) -> Result<Line> {
+        match line::connect(goal, phases, &self.tls).await {
+            Err(e) if line::wants_files(&e) && self.pool.clear() => line::connect(goal, phases, &self.tls).await,
+            connected => connected,
+        }
     }
 }

@@ -43,6 +43,13 @@ pub(super) async fn connect(goal: &Goal, phases: &Phases, tls: &TransportConnect
     Ok(Line::Clear(stream))
 }
 
+/// Whether a connection failed because no more files may be open, or there is no memory for them.
+pub(super) fn wants_files(e: &Error) -> bool {
+    let cause = e.cause.as_ref().and_then(|cause| cause.downcast_ref::<io::Error>());
+    let errno = cause.and_then(io::Error::raw_os_error).map(Errno::from_raw);
+    matches!(errno, Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM))
+}
+
 fn failed(e: io::Error, address: SocketAddr) -> Box<Error> {
     let kind = match e.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ECONNREFUSED) => ErrorType::ConnectRefused,
@@ -127,7 +134,8 @@ mod tests {
             (Errno::EHOSTUNREACH, ErrorType::ConnectNoRoute),
             (Errno::ECONNRESET, ErrorType::ConnectError),
         ] {
-            assert_eq!(*failed(io::Error::from_raw_os_error(errno as i32), address).etype(), kind, "{errno}");
+            let e = failed(io::Error::from_raw_os_error(errno as i32), address);
+            assert_eq!((e.etype(), wants_files(&e)), (&kind, errno == Errno::EMFILE), "{errno}");
         }
     }
 }

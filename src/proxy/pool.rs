@@ -7,10 +7,11 @@
 use super::line::Line;
 use crate::fleet::replica::Replica;
 use futures_util::FutureExt;
+use nix::sys::resource::{Resource, getrlimit};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt;
 use tokio::task::unconstrained;
@@ -18,8 +19,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// How often they are looked after. None is used after its time, and it is closed so much later at most.
 const ROUND: Duration = Duration::from_millis(250);
-/// How many are kept; where there are as many, one that is given back is closed.
+/// How many are kept at most, and of the files that may be open; where there are as many, one that is given back is closed.
 const MOST: usize = 8192;
+const SHARE: u64 = 4;
 
 /// Where connections lead to: those of one destination are as good as each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,7 +81,7 @@ impl Pool {
     /// Gives one back, for `patience` at most.
     pub(super) fn keep(&self, destination: Destination, line: Line, patience: Duration) {
         let mut waiting = self.0.lock();
-        if waiting.count >= MOST || patience.is_zero() {
+        if waiting.count >= most() || patience.is_zero() {
             return;
         }
         waiting.count += 1;
@@ -90,14 +92,14 @@ impl Pool {
         }
     }
 
-    /// Closes all of them, where there are files or ports for no more.
-    pub(super) fn clear(&self) {
+    /// Closes all of them. Whether there were any.
+    pub(super) fn clear(&self) -> bool {
         let closed = {
             let mut waiting = self.0.lock();
             waiting.count = 0;
             std::mem::take(&mut waiting.connections)
         };
-        drop(closed);
+        !closed.is_empty()
     }
 }
 
@@ -118,6 +120,15 @@ impl Waiting {
         self.count -= out.len();
         out
     }
+}
+
+/// How many are kept.
+fn most() -> usize {
+    static KEPT: OnceLock<usize> = OnceLock::new();
+    *KEPT.get_or_init(|| {
+        let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(now, _)| now);
+        usize::try_from(files / SHARE).unwrap_or(MOST).min(MOST)
+    })
 }
 
 async fn attend(waiting: Arc<Mutex<Waiting>>) {
@@ -195,7 +206,7 @@ mod tests {
         looks(0, false);
         let mut again = kept(&pool, to(1), LONG);
         looks(1, true);
-        pool.clear();
+        assert!(pool.clear());
         assert_eq!(again.read(&mut [0]).await.unwrap(), 0);
         tokio::time::sleep(2 * ROUND).await;
         looks(0, false);

@@ -1,4 +1,5 @@
-//! Whether a client is still there while its request waits: nothing else looks at its connection then.
+//! Whether a client is still there while its request waits, is sent or is being answered: nothing else looks at its
+//! connection then.
 //!
 //! Where all of the request has been read, the end of the connection is what comes next, and is waited for. An HTTP/2
 //! stream is reset whatever was read of it. A body of HTTP/1 that is to stream through is still on its way, and reading

@@ -33,7 +33,6 @@ impl Proxy {
         };
         if failure == Failure::NoSocket {
             log::error!("no connection to an engine can be made, for want of sockets or ports: {e}");
-            self.engines.make_room();
         } else if let Some(attempt) = &ctx.attempt {
             look_again(attempt.reservation.replica().clone(), failure == Failure::ConnectTimeout);
         }

@@ -74,7 +74,8 @@ fn a_body_ends_where_its_head_says() {
     good("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", &[200], "hello", true);
     good("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", &[200], "", true);
     good("HTTP/1.1 200\r\nContent-Length: 5, 5\r\nContent-Length: 5\r\n\r\nhello", &[200], "hello", true);
-    good("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", &[204], "", true);
+    good("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", &[204], "", false);
+    good("HTTP/1.1 204 No Content\r\n\r\n", &[204], "", true);
     good("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", &[304], "", true);
     good("HTTP/1.1 200 OK\r\n\r\nhello", &[200], "hello", false);
     good("HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\n\r\nhello", &[200], "hello", false);
