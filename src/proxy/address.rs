@@ -5,8 +5,8 @@ use super::context::Context;
 use super::headers::ConnectionFields;
 use super::{Proxy, explain, rank, usage};
 use bytes::{BufMut, BytesMut};
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
-use http::{HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, TRANSFER_ENCODING};
+use http::{HeaderName, HeaderValue, Version};
 use pingora_error::{Error, ErrorType, Result};
 use pingora_http::{IntoCaseHeaderName, RequestHeader};
 use std::borrow::Cow;
@@ -95,6 +95,7 @@ fn written(request: &RequestHeader, target: &[u8], mut changes: Changes) -> Resu
     }
     head.put_slice(target);
     head.put_slice(b" HTTP/1.1\r\n");
+    let mut has_cookie = false;
     let mut names = request.case_header_iter().map(|(name, _)| name);
     for (name, value) in &request.headers {
         let spelt = names.next();
@@ -105,7 +106,11 @@ fn written(request: &RequestHeader, target: &[u8], mut changes: Changes) -> Resu
             None if dropped.contains(name) => None,
             None => Some(value),
         };
-        if let Some(value) = value {
+        if *name == COOKIE && request.version == Version::HTTP_2 {
+            if !std::mem::replace(&mut has_cookie, true) && value.is_some() {
+                put(&mut head, b"Cookie", &cookie(request)?);
+            }
+        } else if let Some(value) = value {
             match spelt {
                 Some(name) => put(&mut head, name.as_slice(), value),
                 None => put(&mut head, name.into_case_header_name().as_slice(), value),
@@ -122,6 +127,13 @@ fn written(request: &RequestHeader, target: &[u8], mut changes: Changes) -> Resu
     }
     head.put_slice(b"\r\n");
     Ok(head)
+}
+
+/// A cookie that came in pieces, which HTTP/2 alone has (RFC 9113, section 8.2.3).
+fn cookie(request: &RequestHeader) -> Result<HeaderValue> {
+    let pieces: Vec<_> = request.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    HeaderValue::from_bytes(&pieces.join(&b"; "[..]))
+        .map_err(|e| Error::because(ErrorType::InvalidHTTPHeader, "a cookie that is none", e).into_down())
 }
 
 fn put(head: &mut BytesMut, name: &[u8], value: &HeaderValue) {
@@ -193,6 +205,16 @@ mod tests {
             let refused = written(&request(&[("connection", said)]), b"/", vec![]);
             assert!(refused.is_err(), "{said}");
         }
+    }
+
+    #[test]
+    fn a_cookie_in_pieces_is_put_together_where_it_may_come_so() {
+        let fields = [("cookie", "a=1"), ("x-a", "1"), ("cookie", "b=2")];
+        let mut h2 = request(&fields);
+        h2.set_version(Version::HTTP_2);
+        let head = written(&h2, b"/", vec![]).unwrap();
+        assert_eq!(&head[..], b"POST / HTTP/1.1\r\nCookie: a=1; b=2\r\nx-a: 1\r\n\r\n");
+        assert_eq!(sent(&fields, vec![]), ["cookie: a=1", "cookie: b=2", "x-a: 1"]);
     }
 
     #[test]

@@ -69,6 +69,9 @@ impl Chunks {
                     _ => return Err(no_chunk()),
                 },
                 Chunks::Trailers(read) => {
+                    if *read > TRAILERS {
+                        return Err(no_chunk());
+                    }
                     let Some(end) = memchr(b'\n', come) else {
                         break if come.len() < LINE { false } else { return Err(no_chunk()) };
                     };
@@ -77,9 +80,6 @@ impl Chunks {
                     *read += end + 1;
                     if is_last {
                         break true;
-                    }
-                    if *read > TRAILERS {
-                        return Err(no_chunk());
                     }
                 }
             }

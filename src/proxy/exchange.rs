@@ -111,16 +111,16 @@ impl Proxy {
         let patience = ctx.terms.settings.phases.first_byte;
         let sent = tokio::select! {
             biased;
-            sent = timeout(patience, request.send(line)) => sent,
+            sent = request.send(line, patience) => sent,
             left = leaves(session) => return Err(left),
         };
         ctx.body_sent = Some(request.sent());
-        let e = match sent {
-            Ok(Ok(())) => return Ok(None),
-            Ok(Err(e)) => Error::because(ErrorType::WriteError, "while writing a request", e).into_up(),
-            Err(_) => Error::new(ErrorType::WriteTimedout).into_up(),
-        };
-        if request.has_head_left() { Err(e) } else { Ok(Some(e)) }
+        match sent {
+            Ok(()) => Ok(None),
+            // it has had its time to answer, too
+            Err(e) if request.has_head_left() || *e.etype() == ErrorType::WriteTimedout => Err(e),
+            Err(e) => Ok(Some(e)),
+        }
     }
 
     /// What the engine of this attempt is sent.
@@ -168,11 +168,10 @@ impl Proxy {
                 }
                 tasks.push(task);
             }
-            if session.write_response_tasks(tasks).await? {
-                break;
+            if give(session, tasks, ctx.terms.settings.phases.client_write).await? {
+                return Ok(());
             }
         }
-        session.as_mut().finish_body().await.map(|_| ()).map_err(Error::into_down)
     }
 
     /// What the client gets of what the engine says.
@@ -217,16 +216,14 @@ impl Outgoing {
         Outgoing { head, body, whole, is_together }
     }
 
-    /// Writes it; what was written is not there any more.
-    async fn send(&mut self, line: &mut Line) -> std::io::Result<()> {
+    /// Writes it; what was written is not there any more. `patience`: how long the engine may take nothing.
+    async fn send(&mut self, line: &mut Line, patience: Duration) -> Result<()> {
         if self.is_together {
-            line.write_all_buf(&mut (&mut self.head).chain(&mut self.body)).await?;
+            write(line, &mut (&mut self.head).chain(&mut self.body), patience).await
         } else {
-            line.write_all_buf(&mut self.head).await?;
-            line.flush().await?;
-            line.write_all_buf(&mut self.body).await?;
+            write(line, &mut self.head, patience).await?;
+            write(line, &mut self.body, patience).await
         }
-        line.flush().await
     }
 
     /// How much of the body was written.
@@ -242,6 +239,45 @@ impl Outgoing {
     fn left(&self) -> usize {
         self.head.len() + self.body.len()
     }
+}
+
+/// Writes all of `bytes`, with `patience` for each step.
+async fn write(line: &mut Line, bytes: &mut impl Buf, patience: Duration) -> Result<()> {
+    let failed = |e| Error::because(ErrorType::WriteError, "while writing a request", e).into_up();
+    let late = || Error::explain(ErrorType::WriteTimedout, "the engine takes nothing").into_up();
+    while bytes.has_remaining() {
+        match timeout(patience, line.write_buf(bytes)).await {
+            Ok(Ok(0)) => return Err(failed(std::io::ErrorKind::WriteZero.into())),
+            Ok(written) => drop(written.map_err(failed)?),
+            Err(_) => return Err(late()),
+        }
+    }
+    timeout(patience, line.flush()).await.map_err(|_| late())?.map_err(failed)
+}
+
+/// Sends pieces of an answer; whether that was its end. Pingora has a limit of time for pieces of a body alone, which this
+/// is longer than.
+async fn give(session: &mut Session, mut tasks: Vec<HttpTask>, patience: Duration) -> Result<bool> {
+    let cut = match tasks.pop() {
+        Some(HttpTask::Failed(e)) => Some(e),
+        last => {
+            tasks.extend(last);
+            None
+        }
+    };
+    let giving = async {
+        let is_end = !tasks.is_empty() && session.write_response_tasks(tasks).await?;
+        if is_end {
+            session.as_mut().finish_body().await?;
+        }
+        Ok(is_end)
+    };
+    let given = match timeout(patience.saturating_mul(2), giving).await {
+        Ok(given) => given.map_err(|e: Box<Error>| e.into_down()),
+        Err(_) => Err(Error::explain(ErrorType::WriteTimedout, "the client does not read").into_down()),
+    };
+    // an engine that failed has failed whether or not the client is there
+    cut.map_or(given, Err)
 }
 
 /// The bytes of a piece.
